@@ -1,0 +1,8 @@
+#include "bind.hpp"
+
+NB_MODULE(_native, m) {
+    m.doc() = "The compiled core of farstep: wire codec, transport endpoint and reduction kernels.";
+    bind_wire(m);
+    bind_reduce(m);
+    bind_endpoint(m);
+}

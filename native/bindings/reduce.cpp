@@ -1,0 +1,3 @@
+#include "bind.hpp"
+
+void bind_reduce(nanobind::module_& m) { (void)m; }

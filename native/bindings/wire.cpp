@@ -1,0 +1,3 @@
+#include "bind.hpp"
+
+void bind_wire(nanobind::module_& m) { (void)m; }
