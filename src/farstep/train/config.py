@@ -1,0 +1,165 @@
+"""What a training run is made of: the sections of `run.toml` and their defaults.
+
+Every model is frozen and strict: no unknown key, no silent conversion. Units are part of the
+names; descriptions double as the comments of `farstep train --show-config`. Reading files and
+wording errors is the business of `farstep.train.config_file`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+__all__ = [
+    "DataConfig",
+    "ModelConfig",
+    "NetworkConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "RunSection",
+    "SiteConfig",
+    "TransportConfig",
+    "demo_config",
+]
+
+STDLIB_TEXT = "stdlib"
+"""Value of `data.text` that stands for the sources of the running Python's standard library."""
+
+
+class Section(BaseModel):
+    """Base of all sections: strict, closed and immutable."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class RunSection(Section):
+    """`[run]`: how long, how often, where to."""
+
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result")
+    steps: int = Field(340, ge=1, le=10_000_000, description="optimizer steps")
+    out: str = Field("runs", min_length=1, description="folder; each run gets a new folder inside")
+    eval_every_steps: int = Field(34, ge=1, description="steps between held-out evaluations")
+    eval_windows: int = Field(128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks")
+    threads_per_rank: int = Field(1, ge=1, le=1024, description="CPU threads each rank computes with")
+
+
+class ModelConfig(Section):
+    """`[model]`: a decoder-only transformer over bytes."""
+
+    layers: int = Field(4, ge=1, le=256, description="transformer blocks")
+    width: int = Field(160, ge=8, le=16_384, description="features per position; a multiple of heads")
+    heads: int = Field(5, ge=1, le=256, description="attention heads")
+    context_bytes: int = Field(96, ge=2, le=65_536, description="bytes the model looks back on")
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
+        width = info.data.get("width", heads)
+        if width % heads:
+            raise ValueError(f"must divide model.width ({width})")
+        return heads
+
+
+class DataConfig(Section):
+    """`[data]`: the text and how it is cut into batches."""
+
+    text: str = Field(
+        STDLIB_TEXT, min_length=1, description='a file, or "stdlib": the sources of this Python\'s standard library'
+    )
+    batch_per_group: int = Field(8, ge=1, le=65_536, description="windows per step and replica group")
+    held_out_fraction: float = Field(0.05, gt=0, lt=0.5, description="share of the text kept for evaluation")
+
+
+class OptimizerConfig(Section):
+    """`[optimizer]`: AdamW with linear warm-up and cosine decay."""
+
+    learning_rate: float = Field(3e-3, gt=0, le=10, description="peak learning rate")
+    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate at the end, as a share of the peak")
+    warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
+    weight_decay: float = Field(0.1, ge=0, le=10, description="decoupled, on matrices only")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
+    clip_norm: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
+
+
+class SiteConfig(Section):
+    """One `[[sites]]` entry."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$", description="letters, digits, - and _")
+    replica_groups: int = Field(2, ge=1, le=1024, description="copies of the model at this site")
+
+
+class NetworkConfig(Section):
+    """`[network]`: the planes between the sites.
+
+    With `emulate` the datagrams between two sites pass through the path emulator, one emulated
+    path per plane and direction; inside a site they go straight from socket to socket.
+    """
+
+    planes: int = Field(4, ge=1, le=16, description="independent paths between the sites; one UDP port each")
+    bind_host: str = Field("127.0.0.1", min_length=1, description="address the ranks bind their ports to")
+    emulate: bool = Field(True, description="carry traffic between sites through the path emulator")
+    rate_mbps: float = Field(500.0, gt=0, le=100_000, description="line rate of each emulated plane, Mbit/s")
+    delay_ms: float = Field(2.0, ge=0, le=10_000, description="one-way delay of each emulated plane, ms")
+    jitter_ms: float = Field(0.0, ge=0, le=1_000, description="largest extra delay, ms")
+    loss: float = Field(0.0, ge=0, lt=1, description="share of datagrams lost at random")
+    queue_kib: int = Field(1024, ge=16, le=1_048_576, description="queue of each emulated plane, KiB")
+
+
+class TransportConfig(Section):
+    """`[transport]`: how the Multipath Reliable Connection cuts and sends gradients."""
+
+    mtu_bytes: Literal[1024, 2048, 4096, 8192] = Field(4096, description="payload of one packet: 1024, 2048, 4096 or 8192")
+    burst_segments: int = Field(15, ge=1, le=64, description="packets handed to the kernel in one call, on one path")
+    bucket_kib: int = Field(1024, ge=16, le=1_048_576, description="gradient sent in one piece while backward runs on, KiB")
+    timeout_s: float = Field(60.0, gt=0, le=86_400, description="longest wait for one collective, s")
+
+
+class RunConfig(Section):
+    """A whole run. `RunConfig()` trains two sites of two replica groups without any fault."""
+
+    run: RunSection = RunSection()
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    sites: Annotated[tuple[SiteConfig, ...], Field(strict=False, min_length=1, max_length=64)] = (
+        SiteConfig(name="east"),
+        SiteConfig(name="west"),
+    )
+    network: NetworkConfig = NetworkConfig()
+    transport: TransportConfig = TransportConfig()
+    faults: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
+
+    @field_validator("sites")
+    @classmethod
+    def _site_names_differ(cls, sites: tuple[SiteConfig, ...]) -> tuple[SiteConfig, ...]:
+        names = [site.name for site in sites]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"every site needs a name of its own; {twice[0]!r} is used twice")
+        return sites
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of rank processes: one per replica group."""
+        return sum(site.replica_groups for site in self.sites)
+
+    @property
+    def site_of_rank(self) -> tuple[str, ...]:
+        """Site name of each rank, in rank order; the ranks of a site are neighbours."""
+        return tuple(site.name for site in self.sites for _ in range(site.replica_groups))
+
+
+def demo_config(steps: int | None = None) -> RunConfig:
+    """Returns the built-in demo: two sites, and one of the paths between them cut and restored.
+
+    Args:
+        steps: length of the run; the cut starts after two fifths of it and lasts a quarter of it.
+    """
+    run = RunSection() if steps is None else RunSection(steps=steps)
+    cut = {
+        "kind": "path_down",
+        "plane": 1,
+        "at_step": max(1, run.steps * 2 // 5),
+        "duration_steps": max(1, run.steps // 4),
+    }
+    return RunConfig(run=run, faults=(cut,))

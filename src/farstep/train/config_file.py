@@ -1,0 +1,228 @@
+"""Reads `run.toml` into a `RunConfig`, words every mistake in one line, and writes it back.
+
+What is valid is told from the models themselves, so a new field needs no new message.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from farstep.train.config import RunConfig, demo_config
+from farstep.train.errors import ConfigError
+
+__all__ = ["dump_toml", "load_config", "parse_config"]
+
+_UNITS = {
+    "bytes", "kib", "mib", "mbps", "gbps", "ms", "us", "ns", "s", "steps", "kb", "mb", "gb", "bps", "seconds", "percent",
+}  # fmt: skip
+"""Last words of a key that name a unit; a known stem with another unit gets a message of its own."""
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Reads a configuration, or returns the built-in demo when there is no file.
+
+    Args:
+        path: a TOML file, or None for the demo.
+        overrides: dotted key to value, from the command line; they win over the file.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or holds something unusable.
+    """
+    overrides = dict(overrides or {})
+    if path is None:
+        steps = overrides.get("run.steps")
+        usable = isinstance(steps, int) and steps >= 1
+        table = demo_config(steps if usable else None).model_dump(mode="json")
+        return parse_config(table, source="command line", overrides=overrides)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no UTF-8 text (byte {error.start})") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is no valid TOML: {error}") from error
+    return parse_config(table, source=str(path), overrides=overrides)
+
+
+def parse_config(
+    table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Turns a TOML table into a `RunConfig`.
+
+    Args:
+        table: what `tomllib` returned.
+        source: name of the file, for messages.
+        overrides: dotted key (`run.steps`) to value; they win over the table.
+
+    Raises:
+        ConfigError: one line that names source, key, value and what is valid.
+    """
+    merged: dict[str, Any] = {key: dict(part) if isinstance(part, Mapping) else part for key, part in table.items()}
+    for dotted, value in (overrides or {}).items():
+        section, _, key = dotted.partition(".")
+        part = merged.setdefault(section, {})
+        if isinstance(part, dict):
+            part[key] = value
+    try:
+        return RunConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, source, overrides or {})) from error
+
+
+def dump_toml(config: RunConfig) -> str:
+    """Returns the configuration as TOML that `parse_config` reads back to an equal value."""
+    lines = [
+        "# A farstep run. Every key is optional: what is left out keeps the value shown by",
+        "# `farstep train --show-config`. Units are part of the names.",
+    ]
+    arrays: list[str] = []
+    for name, value in config:
+        if isinstance(value, BaseModel):
+            lines += ["", f"[{name}]", *_section_lines(value)]
+            continue
+        for entry in value:
+            body = _section_lines(entry) if isinstance(entry, BaseModel) else _table_lines(entry)
+            arrays += ["", f"[[{name}]]", *body]
+    return "\n".join([*lines, *arrays, ""])
+
+
+def _section_lines(section: BaseModel) -> list[str]:
+    plain = [f"{key} = {_toml_value(value)}" for key, value in section if value is not None]
+    width = min(40, max(map(len, plain), default=0))
+    described = (type(section).model_fields[key].description for key, value in section if value is not None)
+    return [f"{line:<{width}}  # {text}" if text else line for line, text in zip(plain, described, strict=True)]
+
+
+def _table_lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None]
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    raise TypeError(f"no TOML form for {value!r}")
+
+
+def _describe(error: ValidationError, source: str, overrides: Mapping[str, Any]) -> str:
+    """Words the first problem; unknown keys come first, because they often cause the others."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    problem = problems[0]
+    location = problem["loc"]
+    dotted = _dotted(location)
+    where = "command line" if dotted in overrides else source
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: {dotted} = {_show(problem['input'])}: unknown key; {_closest_key(location)}"
+    if problem["type"] == "missing":
+        return f"{where}: {dotted} is missing: {_what_is_valid(location)}"
+    if problem["type"] == "value_error":
+        return f"{where}: {dotted} = {_show(problem['input'])}: {problem['ctx']['error']}"
+    return f"{where}: {dotted} = {_show(problem['input'])}: {_what_is_valid(location)}"
+
+
+def _dotted(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _show(value: object) -> str:
+    try:
+        text = _toml_value(value)
+    except TypeError:
+        text = "a table" if isinstance(value, Mapping) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _model_at(location: Sequence[int | str]) -> type[BaseModel] | None:
+    """Returns the model whose fields live at `location`, or None for a free-form table."""
+    model: type[BaseModel] | None = RunConfig
+    for part in location:
+        if isinstance(part, int) or model is None:
+            continue
+        field = model.model_fields.get(part)
+        model = _model_in(field.annotation) if field is not None else None
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
+
+
+def _closest_key(location: Sequence[int | str]) -> str:
+    model = _model_at(location[:-1])
+    key, known = str(location[-1]), list(model.model_fields) if model else []
+    stem, _ = _split_unit(key)
+    for wanted in known:
+        if _split_unit(wanted)[0] == stem:
+            return f"the unit is {_split_unit(wanted)[1]}: write {wanted}"
+    elsewhere = [f"{section}.{key}" for section in RunConfig.model_fields if key in _fields_of(section)]
+    if elsewhere:
+        return f"did you mean {elsewhere[0]}?"
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else "valid here: " + ", ".join(known)
+
+
+def _fields_of(section: str) -> list[str]:
+    model = _model_at([section])
+    return list(model.model_fields) if model else []
+
+
+def _split_unit(key: str) -> tuple[str, str]:
+    stem, _, unit = key.rpartition("_")
+    return (stem, unit) if stem and unit in _UNITS else (key, "")
+
+
+def _what_is_valid(location: Sequence[int | str]) -> str:
+    names = [part for part in location if isinstance(part, str)]
+    model = _model_at(names[:-1])
+    field = model.model_fields.get(names[-1]) if model else None
+    if field is None:
+        return "must be a table"
+    if isinstance(location[-1], int) or _model_in(field.annotation):
+        array = get_origin(field.annotation) is tuple
+        return f"must be an array of tables, written as [[{names[-1]}]]" if array else f"must be a table, written as [{names[-1]}]"
+    text = f"must be {_kind(field)}"
+    return f"{text} ({field.description})" if field.description else text
+
+
+def _kind(field: FieldInfo) -> str:
+    annotation: Any = field.annotation
+    if get_origin(annotation) is UnionType:
+        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(_toml_value(value) for value in get_args(annotation))
+    if annotation is str:
+        return "a text in quotes, not empty"
+    kind = {int: "an integer", float: "a number", bool: "true or false"}[annotation]
+    bounds = []
+    for limit in field.metadata:
+        match limit:
+            case annotated_types.Gt(gt=low):
+                bounds.append(f"greater than {low}")
+            case annotated_types.Ge(ge=low):
+                bounds.append(f"at least {low}")
+            case annotated_types.Lt(lt=high):
+                bounds.append(f"less than {high}")
+            case annotated_types.Le(le=high):
+                bounds.append(f"at most {high}")
+    return f"{kind} {' and '.join(bounds)}" if bounds else kind
