@@ -1,4 +1,4 @@
-"""A made-up run that looks like the demo: four ranks at two sites, eight paths, one of them cut on the way."""
+"""A made-up run that looks like the demo: four ranks, two sites, eight paths, one of them cut on the way."""
 
 from __future__ import annotations
 
