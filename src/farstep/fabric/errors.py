@@ -1,0 +1,138 @@
+"""What is said to a user whose description of a network or of faults is wrong.
+
+One line per mistake: which file, which key, which value, and what would be valid.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+VALUE_CHARACTERS_MAX = 60
+"""Longest rendering of a wrong value in a message; a whole table pasted back helps nobody."""
+
+
+class ConfigError(ValueError):
+    """A description written by a user cannot be used.
+
+    The message has one line per mistake, each naming the source, the key, the value and what is valid.
+    """
+
+
+def describe_validation_error(
+    error: ValidationError, source: str, *, prefix: Sequence[str | int] = ()
+) -> str:
+    """Renders a pydantic validation error as one line per mistake.
+
+    Args:
+        error: what pydantic raised.
+        source: file name (or another name of the origin) put in front of every line.
+        prefix: keys that lead to the validated table inside `source`.
+    """
+    lines = []
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(_is_inside(other["loc"], item["loc"]) for other in items):
+            continue  # the entries that would have made it long enough are reported themselves
+        key = _key([*prefix, *_without_union_tags(item["loc"], item)])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "missing":
+            lines.append(f"{source}: {key}: this key is required")
+        elif item["type"] == "extra_forbidden":
+            lines.append(f"{source}: {key}: there is no such key here")
+        elif item["type"] == "union_tag_not_found":
+            lines.append(f"{source}: {key}: this key is required; valid: {', '.join(sorted(_UNION_TAGS))}")
+        elif item["type"] == "union_tag_invalid":
+            valid = item["ctx"]["expected_tags"].replace("'", "")
+            lines.append(f"{source}: {key} = {_shown(item['input'])}: not known; valid: {valid}")
+        elif item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
+            lines.append(f"{source}: {key}: {message}" if key else f"{source}: {message}")
+        else:
+            lines.append(f"{source}: {key} = {_shown(item['input'])}: {_lowered(message)}")
+    return "\n".join(lines)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Reads a TOML file.
+
+    Raises:
+        ConfigError: the file cannot be read or is not TOML.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+
+
+def check_keys(table: object, valid: Iterable[str]) -> None:
+    """Refuses keys a table does not have, and says which it has.
+
+    Raises:
+        ValueError: naming the first unknown key.
+    """
+    if not isinstance(table, Mapping):
+        return
+    known = tuple(valid)
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ValueError(f"no key {_shown(key)} here; {hint}valid keys: {', '.join(known)}")
+
+
+def names(known: Iterable[object]) -> str:
+    """Renders the valid names of a thing, for the end of an error message."""
+    listed = ", ".join(str(name) for name in known)
+    return listed or "none"
+
+
+def _without_union_tags(loc: tuple[str | int, ...], item: Any) -> list[str | int]:
+    """Drops the tag that pydantic inserts after the index of a discriminated union member."""
+    cleaned: list[str | int] = []
+    for position, part in enumerate(loc):
+        follows_index = position > 0 and isinstance(loc[position - 1], int)
+        if follows_index and part in _UNION_TAGS:
+            continue
+        cleaned.append(part)
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        cleaned.append("kind")
+    return cleaned
+
+
+def _is_inside(loc: tuple[str | int, ...], table: tuple[str | int, ...]) -> bool:
+    return len(loc) > len(table) and loc[: len(table)] == table
+
+
+def _key(parts: Sequence[str | int]) -> str:
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict) and "kind" in value:
+        value = value["kind"]
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 3] + "..."
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+_UNION_TAGS: set[str] = set()
+
+
+def register_union_tags(tags: Iterable[str]) -> None:
+    """Makes `describe_validation_error` leave these discriminator values out of key names."""
+    _UNION_TAGS.update(tags)
