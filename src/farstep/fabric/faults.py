@@ -17,6 +17,9 @@ from farstep.fabric.sites import DelayMs, KiloBytes, Percent, RateMbps, check_na
 from farstep.fabric.tables import Table
 from farstep.fabric.targets import TARGET_KEYS, Target
 
+FAULTS_MAX = 10_000
+"""Faults of one script; a month of flaps at one an hour is 720."""
+
 TIME_S_MAX = 31_536_000.0
 """A year: longer is a slip of the unit."""
 

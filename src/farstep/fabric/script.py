@@ -11,11 +11,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from farstep.fabric.channels import Channel
 from farstep.fabric.errors import ConfigError, describe_validation_error, read_toml
-from farstep.fabric.faults import Fault, Restore
+from farstep.fabric.faults import FAULTS_MAX, Fault, Restore
 from farstep.fabric.tables import Table
-
-FAULTS_MAX = 10_000
-"""Faults of one script; a month of flaps at one an hour is 720."""
 
 _FAULT: TypeAdapter[Fault] = TypeAdapter(Fault)
 
