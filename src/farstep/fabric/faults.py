@@ -100,6 +100,18 @@ class FaultBase(_ScriptEntry):
     duration_steps: PositiveSteps | None = None
     """Ends this many training steps after its start. Without a duration the fault lasts until a `restore`."""
 
+    value_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that hold the size of the fault, of which one is given."""
+
+    @property
+    def value(self) -> float | None:
+        """Size of the fault in the unit of its key; None for an outage."""
+        for key in self.value_keys:
+            value: float | None = getattr(self, key)
+            if value is not None:
+                return value
+        return None
+
     @model_validator(mode="after")
     def _lasts_one_way(self) -> Self:
         if self.duration_s is not None and self.duration_steps is not None:
@@ -166,6 +178,7 @@ class Flap(Outage):
     """An outage that comes and goes: each period begins with the outage."""
 
     kind: Literal["flap"]
+    value_keys: ClassVar[tuple[str, ...]] = ("period_s", "period_steps")
     period_s: float | None = Field(default=None, ge=FLAP_PERIOD_S_MIN, le=TIME_S_MAX)
     """Length of one period in seconds..."""
     down_s: PositiveSeconds | None = None
@@ -196,6 +209,7 @@ class Loss(FaultBase):
     """Packets are lost independently of each other."""
 
     kind: Literal["loss"]
+    value_keys: ClassVar[tuple[str, ...]] = ("loss_percent",)
     loss_percent: Percent
 
     def override(self, base: ChannelState) -> Override:
@@ -207,6 +221,7 @@ class BurstLoss(FaultBase):
     """Packets are lost in runs, as by a transceiver that loses lock."""
 
     kind: Literal["burst_loss"]
+    value_keys: ClassVar[tuple[str, ...]] = ("loss_percent",)
     loss_percent: Percent
     burst_packets: float = Field(ge=1.0, le=1e6)
     """Mean number of consecutive packets lost."""
@@ -220,6 +235,7 @@ class Rate(FaultBase):
     """The rate changes."""
 
     kind: Literal["rate"]
+    value_keys: ClassVar[tuple[str, ...]] = ("rate_mbps", "rate_percent")
     rate_mbps: RateMbps | None = None
     """New rate in 10^6 bit/s, headers counted."""
     rate_percent: float | None = Field(default=None, gt=0.0, le=1000.0)
@@ -244,6 +260,7 @@ class Delay(FaultBase):
     """The propagation delay changes, as by a detour."""
 
     kind: Literal["delay"]
+    value_keys: ClassVar[tuple[str, ...]] = ("delay_ms", "extra_delay_ms")
     delay_ms: DelayMs | None = None
     """New one-way delay."""
     extra_delay_ms: DelayMs | None = None
@@ -266,6 +283,7 @@ class Jitter(FaultBase):
     """Packets take a varying time; order is kept."""
 
     kind: Literal["jitter"]
+    value_keys: ClassVar[tuple[str, ...]] = ("jitter_ms",)
     jitter_ms: DelayMs
 
     def override(self, base: ChannelState) -> Override:
@@ -277,6 +295,7 @@ class Reorder(FaultBase):
     """Some packets are held back so that later ones overtake them."""
 
     kind: Literal["reorder"]
+    value_keys: ClassVar[tuple[str, ...]] = ("reorder_percent",)
     reorder_percent: Percent
     reorder_delay_ms: DelayMs = 1.0
 
@@ -289,6 +308,7 @@ class Duplicate(FaultBase):
     """Some packets arrive twice."""
 
     kind: Literal["duplicate"]
+    value_keys: ClassVar[tuple[str, ...]] = ("duplicate_percent",)
     duplicate_percent: Percent
 
     def override(self, base: ChannelState) -> Override:
@@ -300,6 +320,7 @@ class Corrupt(FaultBase):
     """Some packets arrive with one flipped bit that no UDP checksum shows."""
 
     kind: Literal["corrupt"]
+    value_keys: ClassVar[tuple[str, ...]] = ("corrupt_percent",)
     corrupt_percent: Percent
 
     def override(self, base: ChannelState) -> Override:
@@ -334,6 +355,7 @@ class EcnThreshold(_QueueFault):
     """ECN marking starts at another queue length."""
 
     kind: Literal["ecn"]
+    value_keys: ClassVar[tuple[str, ...]] = ("ecn_threshold_kb", "ecn_threshold_ms")
     ecn_threshold_kb: KiloBytes | None = None
     ecn_threshold_ms: DelayMs | None = None
     stem: ClassVar[str] = "ecn_threshold"
@@ -347,6 +369,7 @@ class QueueLimit(_QueueFault):
     """The queue holds another amount before it drops."""
 
     kind: Literal["queue"]
+    value_keys: ClassVar[tuple[str, ...]] = ("queue_limit_kb", "queue_limit_ms")
     queue_limit_kb: KiloBytes | None = None
     queue_limit_ms: DelayMs | None = None
     stem: ClassVar[str] = "queue_limit"

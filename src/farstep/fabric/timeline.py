@@ -39,6 +39,12 @@ class FaultAction:
     """Name of the fault."""
     kind: str
     """Kind of the fault."""
+    fault_id: int
+    """Index in the script as listed; faults injected later are numbered on."""
+    target: str
+    """What the script names as target, such as `path=north`."""
+    value: float | None
+    """Size of the fault in the unit of its kind, where it has one."""
     due_ns: int
     """When it was due, in ns since the start of the script."""
     step: int | None
@@ -94,13 +100,14 @@ class FaultTimeline:
         self._running: dict[int, _Occurrence] = {}
         self._known_names: dict[str, int] = {}
         self._pending_starts = 0
+        self._next_fault_id = len(faults)
         try:
             check_script(faults)
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from error
         FaultScript.model_construct(faults=faults).check_targets(self._base, source=source)
         for index, fault in sorted(enumerate(faults), key=lambda item: _content(item[1])):
-            self._schedule(fault, source=f"{source}: faults[{index}]")
+            self._schedule(fault, index, source=f"{source}: faults[{index}]")
 
     @property
     def next_ns(self) -> int | None:
@@ -179,14 +186,15 @@ class FaultTimeline:
                 fault.target.resolve(self._base)
             except ConfigError as error:
                 raise ConfigError(f"{source}: {error}") from error
-        self._schedule(fault, source=source)
+        self._schedule(fault, self._next_fault_id, source=source)
+        self._next_fault_id += 1
         actions += self.advance_to(now_ns)
         actions += self.reach_step(self._step, now_ns)
         return actions
 
     # -- scheduling ---------------------------------------------------------------------------------------
 
-    def _schedule(self, fault: Fault, *, source: str) -> None:
+    def _schedule(self, fault: Fault, fault_id: int, *, source: str) -> None:
         content = _content(fault)
         channels = fault.target.resolve(self._base) if fault.target.keys else ()
         if isinstance(fault, Restore):
@@ -203,7 +211,8 @@ class FaultTimeline:
                 overrides[channel] = fault.override(self._base[channel])
             except ValueError as error:
                 raise ConfigError(f"{source}: {error} (path {channel.path})") from error
-        occurrence = _Occurrence(self._name(fault), fault, overrides, content, next(self._sequence))
+        number = next(self._sequence)
+        occurrence = _Occurrence(self._name(fault), fault, fault_id, overrides, content, number)
 
         def run_start(due_ns: int, step: int | None) -> list[FaultAction]:
             return self._start(occurrence, due_ns, step)
@@ -339,6 +348,9 @@ class FaultTimeline:
                 is_apply=is_apply,
                 fault=occurrence.name,
                 kind=occurrence.content[0],
+                fault_id=occurrence.fault_id,
+                target=str(occurrence.fault.target),
+                value=occurrence.fault.value,
                 due_ns=due_ns,
                 step=step,
                 states=states,
@@ -422,6 +434,7 @@ class _Occurrence:
 
     name: str
     fault: FaultBase
+    fault_id: int
     overrides: dict[Channel, Override] = field(repr=False)
     """What it sets on each channel it has not been restored from."""
     content: _Content
