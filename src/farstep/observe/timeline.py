@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from farstep.observe.events import (
     Eval,
@@ -250,6 +251,10 @@ class Timeline:
         """The steps in the order of their numbers."""
         return sorted(self.steps.values(), key=lambda row: row.step)
 
+    def latest_rows(self, count: int) -> list[StepRow]:
+        """Returns at most `count` of the steps last begun to be reported, oldest first."""
+        return list(islice(reversed(self.steps.values()), count))[::-1]
+
     @property
     def duration_s(self) -> float:
         """Seconds from the beginning of the run to its last record."""
@@ -288,7 +293,7 @@ class Timeline:
         Returns:
             The rate, or None before the first step is through.
         """
-        rows = list(self.steps.values())[-last_steps:] if last_steps else list(self.steps.values())
+        rows = self.latest_rows(len(self.steps) if last_steps is None else last_steps)
         if not rows:
             return None
         elapsed_ns = max(row.end_ns for row in rows) - min(row.start_ns for row in rows)
@@ -299,7 +304,7 @@ class Timeline:
         planned = self.start.steps_planned if self.start else None
         if planned is None or not self.steps or self.end is not None:
             return None
-        rows = list(self.steps.values())[-5 * RATE_WINDOW_STEPS :]
+        rows = self.latest_rows(5 * RATE_WINDOW_STEPS)
         elapsed_ns = rows[-1].end_ns - rows[0].start_ns
         return max(0, planned - max(self.steps)) * elapsed_ns / 1e9 / len(rows)
 
