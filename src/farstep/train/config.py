@@ -5,9 +5,12 @@ names; descriptions double as the comments of `farstep train --show-config`. Rea
 wording errors is the business of `farstep.train.config_file`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
+from farstep.fabric.sites import EmulatedNetwork, full_mesh
 
 __all__ = [
     "DataConfig",
@@ -91,18 +94,20 @@ class SiteConfig(Section):
 class NetworkConfig(Section):
     """`[network]`: the planes between the sites.
 
-    With `emulate` the datagrams between two sites pass through the path emulator, one emulated
-    path per plane and direction; inside a site they go straight from socket to socket.
+    With `emulate` the datagrams between two sites pass through the path emulator; inside a site
+    they go straight from socket to socket.
     """
 
-    planes: int = Field(4, ge=1, le=16, description="independent paths between the sites; one UDP port each")
+    planes: int = Field(4, ge=1, le=16, description="independent networks; each rank has one UDP port in each")
+    paths_per_plane: int = Field(1, ge=1, le=64, description="paths between two sites in each plane")
     bind_host: str = Field("127.0.0.1", min_length=1, description="address the ranks bind their ports to")
     emulate: bool = Field(True, description="carry traffic between sites through the path emulator")
-    rate_mbps: float = Field(500.0, gt=0, le=100_000, description="line rate of each emulated plane, Mbit/s")
-    delay_ms: float = Field(2.0, ge=0, le=10_000, description="one-way delay of each emulated plane, ms")
-    jitter_ms: float = Field(0.0, ge=0, le=1_000, description="largest extra delay, ms")
-    loss: float = Field(0.0, ge=0, lt=1, description="share of datagrams lost at random")
-    queue_kib: int = Field(1024, ge=16, le=1_048_576, description="queue of each emulated plane, KiB")
+    rate_mbps: float = Field(500.0, gt=0, le=1_600_000, description="rate of each emulated path, Mbit/s")
+    delay_ms: float = Field(2.0, ge=0, le=10_000, description="one-way delay of each emulated path, ms")
+    jitter_ms: float = Field(0.0, ge=0, le=10_000, description="largest additional delay of a packet, ms")
+    loss_percent: float = Field(0.0, ge=0, le=100, description="packets lost at random, %")
+    queue_limit_ms: float = Field(50.0, gt=0, le=10_000, description="longest queue, ms at the rate")
+    ecn_threshold_ms: float = Field(5.0, gt=0, le=10_000, description="queue above which packets are marked, ms at the rate")
 
 
 class TransportConfig(Section):
@@ -127,7 +132,7 @@ class RunConfig(Section):
     )
     network: NetworkConfig = NetworkConfig()
     transport: TransportConfig = TransportConfig()
-    faults: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
+    faults: Annotated[tuple[Fault, ...], Field(strict=False, max_length=FAULTS_MAX)] = ()
 
     @field_validator("sites")
     @classmethod
@@ -149,6 +154,21 @@ class RunConfig(Section):
         return tuple(site.name for site in self.sites for _ in range(site.replica_groups))
 
 
+    @property
+    def emulated_network(self) -> EmulatedNetwork | None:
+        """Sites and paths as the path emulator carries them; None if no traffic passes through it."""
+        if not self.network.emulate or len(self.sites) < 2:
+            return None
+        figures = self.network.model_dump(exclude={"planes", "paths_per_plane", "bind_host", "emulate"})
+        return full_mesh(
+            tuple(site.name for site in self.sites),
+            planes=self.network.planes,
+            paths_per_plane=self.network.paths_per_plane,
+            seed=self.run.seed,
+            **figures,
+        )
+
+
 def demo_config(steps: int | None = None) -> RunConfig:
     """Returns the built-in demo: two sites, and one of the paths between them cut and restored.
 
@@ -156,10 +176,10 @@ def demo_config(steps: int | None = None) -> RunConfig:
         steps: length of the run; the cut starts after two fifths of it and lasts a quarter of it.
     """
     run = RunSection() if steps is None else RunSection(steps=steps)
-    cut = {
-        "kind": "path_down",
-        "plane": 1,
-        "at_step": max(1, run.steps * 2 // 5),
-        "duration_steps": max(1, run.steps // 4),
-    }
+    cut = PathDown(
+        kind="path_down",
+        path="east-west:1",
+        at_step=max(1, run.steps * 2 // 5),
+        duration_steps=max(1, run.steps // 4),
+    )
     return RunConfig(run=run, faults=(cut,))

@@ -15,6 +15,8 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from farstep.fabric.errors import describe_validation_error
+from farstep.fabric.timeline import FaultTimeline
 from farstep.train.config import RunConfig, demo_config
 from farstep.train.errors import ConfigError
 
@@ -40,7 +42,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -
     if path is None:
         steps = overrides.get("run.steps")
         usable = isinstance(steps, int) and steps >= 1
-        table = demo_config(steps if usable else None).model_dump(mode="json")
+        table = demo_config(steps if usable else None).model_dump(mode="json", exclude_none=True)
         return parse_config(table, source="command line", overrides=overrides)
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,9 +77,21 @@ def parse_config(
         if isinstance(part, dict):
             part[key] = value
     try:
-        return RunConfig.model_validate(merged)
+        config = RunConfig.model_validate(merged)
     except ValidationError as error:
         raise ConfigError(_describe(error, source, overrides or {})) from error
+    _check_faults(config, source)
+    return config
+
+
+def _check_faults(config: RunConfig, source: str) -> None:
+    """Checks that the faults name things of the network and that there is a network to break."""
+    network = config.emulated_network
+    if network is not None:
+        FaultTimeline(config.faults, network, source=source)
+    elif config.faults:
+        why = "network.emulate is false" if len(config.sites) > 1 else "there is one site only"
+        raise ConfigError(f"{source}: faults: no path to apply them to, because {why}; remove the faults")
 
 
 def dump_toml(config: RunConfig) -> str:
@@ -92,20 +106,19 @@ def dump_toml(config: RunConfig) -> str:
             lines += ["", f"[{name}]", *_section_lines(value)]
             continue
         for entry in value:
-            body = _section_lines(entry) if isinstance(entry, BaseModel) else _table_lines(entry)
-            arrays += ["", f"[[{name}]]", *body]
+            arrays += ["", f"[[{name}]]", *_section_lines(entry)]
     return "\n".join([*lines, *arrays, ""])
 
 
 def _section_lines(section: BaseModel) -> list[str]:
-    plain = [f"{key} = {_toml_value(value)}" for key, value in section if value is not None]
-    width = min(40, max(map(len, plain), default=0))
-    described = (type(section).model_fields[key].description for key, value in section if value is not None)
+    """Renders a table, each key followed by its description."""
+    given = section.model_dump(exclude_none=True)
+    if "kind" in given:  # a fault reads best when it begins with what it is
+        given = {"kind": given.pop("kind"), **given}
+    plain = [f"{key} = {_toml_value(value)}" for key, value in given.items()]
+    described = [type(section).model_fields[key].description for key in given]
+    width = max((len(line) for line, text in zip(plain, described, strict=True) if text), default=0)
     return [f"{line:<{width}}  # {text}" if text else line for line, text in zip(plain, described, strict=True)]
-
-
-def _table_lines(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None]
 
 
 def _toml_value(value: object) -> str:
@@ -125,6 +138,8 @@ def _describe(error: ValidationError, source: str, overrides: Mapping[str, Any])
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     problem = problems[0]
     location = problem["loc"]
+    if location[0] == "faults" and len(location) > 1:
+        return describe_validation_error(error, source).splitlines()[0]
     dotted = _dotted(location)
     where = "command line" if dotted in overrides else source
     if problem["type"] == "extra_forbidden":

@@ -20,7 +20,7 @@ from farstep.train.errors import RunFailed
 from farstep.train.learning_rate import learning_rate_at
 from farstep.train.model import ByteTransformer, next_byte_loss
 from farstep.train.policies.synchronous import Decision, SynchronousPolicy
-from farstep.train.verify import state_hash
+from farstep.train.state_hash import state_hash
 
 __all__ = ["Observer", "Outcome", "StepReport", "Trainer"]
 

@@ -1,0 +1,226 @@
+"""Starts a run: ranks as child processes of this one, or as torchrun has started them.
+
+The parent of local ranks loads no torch. Rank processes are in process groups of their own, so that
+Ctrl-C reaches the parent alone, which then asks all ranks to stop after the same step.
+"""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from farstep.observe.events import Record
+from farstep.train.config import RunConfig
+from farstep.train.data import Corpus, load_corpus
+from farstep.train.errors import ConfigError, RunFailed
+from farstep.train.orders import Orders, TorchrunPlace
+from farstep.train.result import RunResult
+from farstep.train.supervisor import Supervisor
+
+__all__ = ["launch", "launch_under_torchrun", "make_folder"]
+
+Listener = Callable[[Record], None]
+
+TERMINATE_S = 2.0
+"""Ranks get this long to end by themselves before they are killed."""
+
+FOLDERS_MAX = 1000
+"""Runs that may begin in one second in one folder."""
+
+
+def launch(config: RunConfig, folder: Path, *, listeners: Iterable[Listener] = ()) -> RunResult:
+    """Runs all ranks as child processes and waits for the end.
+
+    Args:
+        config: the run.
+        folder: where the event log goes; see `make_folder`.
+        listeners: are called with every record of the event log.
+
+    Returns:
+        How the run ended; Ctrl-C ends it after the current step.
+
+    Raises:
+        ConfigError: the text cannot be used.
+    """
+    supervisor = Supervisor(config, _corpus(config), folder, listeners=listeners)
+    with _stop_on_signal(supervisor), _LocalRanks(config, supervisor, folder / "logs") as ranks:
+        return supervisor.run(ranks)
+
+
+def launch_under_torchrun(
+    config: RunConfig, folder: Path, place: TorchrunPlace, *, listeners: Iterable[Listener] = ()
+) -> tuple[int, RunResult | None]:
+    """Runs the one rank that this process is; rank 0 watches over the others as well.
+
+    Args:
+        config: the run, the same on every rank.
+        folder: where rank 0 puts the event log.
+        place: this process's place in the group.
+        listeners: are called with every record, on rank 0 alone.
+
+    Returns:
+        The exit status of this rank, and on rank 0 how the run ended.
+
+    Raises:
+        ConfigError: the text cannot be used, or the group is of the wrong size.
+    """
+    place.check(config)
+    corpus = _corpus(config)
+    from farstep.train.rendezvous import open_torchrun_store
+    from farstep.train.worker import run_rank
+
+    store = open_torchrun_store(place)
+    supervisor = None
+    if place.rank == 0:
+        supervisor = Supervisor(config, corpus, folder, listeners=listeners, host=_reachable(place.master_host))
+        store.set("control", f"{place.master_host} {supervisor.address[1]} {supervisor.token}")
+    host, port, token = store.get("control").decode().split()
+    orders = Orders(
+        rank=place.rank,
+        config=config,
+        control_address=(host, int(port)),
+        token=token,
+        store_address=("", 0),
+    )
+    if supervisor is None:
+        return run_rank(orders, store, stops_on_signal=True), None
+    results: list[RunResult] = []
+    thread = threading.Thread(target=lambda: results.append(supervisor.run()), name="farstep-supervisor")
+    thread.start()
+    status = run_rank(orders, store, stops_on_signal=True)
+    thread.join()
+    return status, results[0]
+
+
+def make_folder(out: str) -> Path:
+    """Makes a new folder for a run, named by the time, also if several runs begin at once.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    base = Path(out) / datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1, FOLDERS_MAX):
+        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"run.out = {out!r}: no folder can be made there: {error.strerror or error}") from error
+        return folder
+    raise ConfigError(f"run.out = {out!r}: holds too many runs of this second")
+
+
+def _corpus(config: RunConfig) -> Corpus:
+    return load_corpus(
+        config.data.text,
+        held_out_fraction=config.data.held_out_fraction,
+        context_bytes=config.model.context_bytes,
+    )
+
+
+def _reachable(master_host: str) -> str:
+    """Returns the address to listen on so that all ranks reach it: loopback stays loopback."""
+    with contextlib.suppress(OSError):
+        if socket.gethostbyname(master_host).startswith("127."):
+            return "127.0.0.1"
+    return "0.0.0.0"
+
+
+@contextlib.contextmanager
+def _stop_on_signal(supervisor: Supervisor) -> Iterator[None]:
+    """Makes SIGINT and SIGTERM stop the run; only the main thread may set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: supervisor.request_stop())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _LocalRanks:
+    """The rank processes of a run on this machine; what they say goes to one file each."""
+
+    def __init__(self, config: RunConfig, supervisor: Supervisor, logs: Path) -> None:
+        self._config = config
+        self._supervisor = supervisor
+        self._logs = logs
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "_LocalRanks":
+        self._logs.mkdir()
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+            try:
+                for rank in range(self._config.num_ranks):
+                    self._start(rank, listener)
+            except BaseException:
+                self.terminate()
+                raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.terminate()
+
+    def exits(self) -> dict[int, str]:
+        """Returns how each rank that is gone has ended."""
+        return {
+            rank: _wording(process.returncode)
+            for rank, process in enumerate(self._processes)
+            if process.poll() is not None
+        }
+
+    def terminate(self) -> None:
+        """Waits a little for the ranks to end, then kills those that still run."""
+        deadline = time.monotonic() + TERMINATE_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _start(self, rank: int, listener: socket.socket) -> None:
+        serves_store = rank == 0
+        orders = Orders(
+            rank=rank,
+            config=self._config,
+            control_address=self._supervisor.address,
+            token=self._supervisor.token,
+            store_address=listener.getsockname()[:2],
+            store_fd=listener.fileno() if serves_store else None,
+        )
+        with open(self._logs / f"rank{rank}.log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "farstep.train.worker"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[listener.fileno()] if serves_store else [],
+                process_group=0,
+            )
+        self._processes.append(process)
+        if process.stdin is None:
+            raise RunFailed(f"rank {rank} has no standard input")
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(orders.to_json().encode() + b"\n")
+
+
+def _wording(returncode: int) -> str:
+    if returncode < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-returncode).name}"
+        return f"was killed by signal {-returncode}"
+    return f"ended with status {returncode}"

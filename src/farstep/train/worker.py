@@ -1,0 +1,189 @@
+"""One rank of a run, as a process: `python -m farstep.train.worker` reads its orders from standard input.
+
+A rank never outlives its supervisor: when the line to it ends, the rank gives up its collective,
+and if that does not end it within seconds, the process ends itself.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import torch
+from torch.distributed import Store
+
+from farstep.train.control import ControlClient
+from farstep.train.data import load_corpus
+from farstep.train.errors import RunFailed
+from farstep.train.orders import Orders
+from farstep.train.rendezvous import open_store
+from farstep.train.state_hash import state_hash
+from farstep.train.trainer import StepReport, Trainer
+from farstep.train.transport import TRANSPORT_ERRORS, MrcCollective, connect
+
+__all__ = ["RANK_FAILED", "run_rank"]
+
+RANK_FAILED = 3
+"""Exit status of a rank that could not finish."""
+
+GIVE_UP_S = 3.0
+"""A rank told to give up that still runs after this long ends itself: something does not return."""
+
+START_TIMEOUT_S = 180.0
+"""Longest wait for the supervisor and the other ranks while starting."""
+
+
+class RankObserver:
+    """Carries what the training loop reports to the supervisor.
+
+    In lockstep all ranks report the same steps and losses, so rank 0 speaks for all.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._speaks = rank == 0
+        self._stop = threading.Event()
+        self.control: ControlClient | None = None
+
+    def on_step_begin(self, step: int) -> None:
+        """Reports that a step begins; fault scripts go by it."""
+        if self._speaks and self.control is not None:
+            self.control.send("step_begin", step=step)
+
+    def on_step(self, report: StepReport) -> None:
+        """Reports a step."""
+        self._event(
+            "step",
+            step=report.step,
+            loss=report.loss,
+            tokens=report.tokens,
+            step_time_ns=report.step_time_ns,
+            allreduce_ns=report.allreduce_ns,
+        )
+
+    def on_eval(self, step: int, loss: float) -> None:
+        """Reports a held-out loss."""
+        self._event("eval", step=step, loss=loss)
+
+    def should_stop(self) -> bool:
+        """Whether the user asked to stop."""
+        return self._stop.is_set()
+
+    def request_stop(self) -> None:
+        """Makes the ranks stop after the current step. Safe in a signal handler."""
+        self._stop.set()
+
+    def _event(self, event: str, **fields: Any) -> None:
+        if self._speaks and self.control is not None:
+            self.control.send("event", event=event, is_shared=True, at_ns=time.monotonic_ns(), fields=fields)
+
+
+class _Rank:
+    """What one rank holds while it runs, so that an abort finds whatever exists by then."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.observer = RankObserver(orders.rank)
+        self.collective: MrcCollective | None = None
+        self.abort_reason: str | None = None
+
+    def on_abort(self, reason: str) -> None:
+        """Gives up, from the thread that listens to the supervisor."""
+        if self.abort_reason is not None:
+            return
+        self.abort_reason = reason
+        watchdog = threading.Timer(GIVE_UP_S, os._exit, args=(RANK_FAILED,))
+        watchdog.daemon = True
+        watchdog.start()
+        if self.collective is not None:
+            self.collective.abort(reason)
+
+    def train(self, store: Store, control: ControlClient) -> None:
+        config, rank = self.orders.config, self.orders.rank
+        corpus = load_corpus(
+            config.data.text,
+            held_out_fraction=config.data.held_out_fraction,
+            context_bytes=config.model.context_bytes,
+        )
+        with connect(config, rank, store, control) as collective:
+            self.collective = collective
+            if self.abort_reason is not None:
+                raise RunFailed(self.abort_reason)
+            trainer = Trainer(config, corpus, collective, self.observer)
+            control.send(
+                "ready",
+                num_parameters=trainer.num_parameters,
+                gradient_bytes=trainer.gradient_bytes,
+                torch_version=torch.__version__,
+                state_hash=state_hash(trainer.model, trainer.optimizer),
+            )
+            control.wait_answer(START_TIMEOUT_S)
+            with collective.sampling(control):
+                outcome = trainer.run()
+            control.send(
+                "done",
+                steps=outcome.steps,
+                is_interrupted=outcome.is_interrupted,
+                final_loss=outcome.final_loss,
+                held_out_loss=outcome.held_out_loss,
+                state_hash=outcome.state_hash,
+            )
+
+
+def run_rank(orders: Orders, store: Store, *, stops_on_signal: bool = False) -> int:
+    """Runs one rank to the end and tells the supervisor how it went.
+
+    Args:
+        orders: who this rank is and whom to report to.
+        store: through which the ranks exchange addresses.
+        stops_on_signal: let SIGINT and SIGTERM end the run after the current step, on all ranks.
+
+    Returns:
+        The exit status: 0 or `RANK_FAILED`.
+    """
+    rank = _Rank(orders)
+    if stops_on_signal:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: rank.observer.request_stop())
+    control = ControlClient(
+        orders.control_address,
+        orders.token,
+        orders.rank,
+        on_stop=rank.observer.request_stop,
+        on_abort=rank.on_abort,
+        pid=os.getpid(),
+    )
+    rank.observer.control = control
+    try:
+        rank.train(store, control)
+    except Exception as error:
+        traceback.print_exc()
+        is_consequence = rank.abort_reason is not None or isinstance(error, TRANSPORT_ERRORS)
+        control.send("failed", message=_in_one_line(error), is_consequence=is_consequence)
+        control.close()
+        return RANK_FAILED
+    control.close()
+    return 0
+
+
+def _in_one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (RunFailed, *TRANSPORT_ERRORS)) else f"{type(error).__name__}: {text}"
+
+
+def main() -> None:
+    """Runs the rank whose orders come on standard input, as one line of JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    orders = Orders.from_json(sys.stdin.readline())
+    status = run_rank(orders, open_store(orders))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Worker threads of torch and of the engine are daemons or joined; leaving without the interpreter's
+    # teardown keeps a rank that failed from hanging on either.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
