@@ -142,11 +142,13 @@ struct Erth {
     EndpointOp op{};
     uint8_t vendor{};
     uint32_t port_status_mask{};  // bit n set: port n is usable
+    uint32_t context{};  // a queue pair number of the receiver that is live with us; 0 none (MRC leaves these bytes 0)
     uint16_t timestamp{};
 };
 struct Eeth {
     EndpointOp op{};  // informative and not range-checked: readers disagree on its position; replies match by probe id
     uint8_t vendor{};
+    uint32_t context{};    // as in the request, for the other side
     uint16_t timestamp{};  // echo
 };
 
@@ -458,6 +460,7 @@ inline DecodeResult read_endpoint_request(const uint8_t* p, Packet& out) noexcep
     out.erth.op = static_cast<EndpointOp>(op);
     out.erth.vendor = p[3];
     out.erth.port_status_mask = load_be32(p + 4);
+    out.erth.context = load_be32(p + 8);
     out.erth.timestamp = load_be16(p + 12);
     return DecodeResult::Ok;
 }
@@ -471,6 +474,7 @@ inline DecodeResult read_control(const uint8_t* p, Packet& out) noexcept {
         case Opcode::EndpointResponse:
             out.eeth.op = static_cast<EndpointOp>((p[1] >> kEethOpShift) & 3);
             out.eeth.vendor = p[3];
+            out.eeth.context = load_be32(p + 8);
             out.eeth.timestamp = load_be16(p + 28);
             return DecodeResult::Ok;
         case Opcode::Ack:
@@ -593,11 +597,13 @@ inline size_t encode_header(const Packet& p, uint8_t* out) noexcept {
             d[1] = static_cast<uint8_t>(p.erth.op) & 3;
             d[3] = p.erth.vendor;
             store_be32(d + 4, p.erth.port_status_mask);
+            store_be32(d + 8, p.erth.context);
             detail::put_tseth(d + 12, p.erth.timestamp);
             break;
         case Opcode::EndpointResponse:
             d[1] = static_cast<uint8_t>((static_cast<uint8_t>(p.eeth.op) & 3) << detail::kEethOpShift);
             d[3] = p.eeth.vendor;
+            store_be32(d + 8, p.eeth.context);
             store_be16(d + 28, p.eeth.timestamp);
             break;
         default:  // Ack

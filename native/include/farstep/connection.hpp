@@ -1,0 +1,346 @@
+// One connection: a sender, a receiver, the entropy values between them, and the probes that watch those.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "farstep/config.hpp"
+#include "farstep/receiver.hpp"
+#include "farstep/sender.hpp"
+
+namespace farstep {
+
+/// Packets that leave together on one path: same socket, same destination, equal sizes but for the last.
+struct TxBurst {
+    struct Segment {
+        uint8_t header[wire::kMaxHeaderBytes];
+        uint32_t header_bytes, payload_bytes, trailer_bytes;
+        const uint8_t* payload;
+        uint8_t trailer[8];  // padding and iCRC
+        uint32_t bytes() const noexcept { return header_bytes + payload_bytes + trailer_bytes; }
+    };
+    uint32_t connection = 0;
+    uint8_t local_port = 0, remote_port = 0;
+    uint16_t source = 0;
+    uint32_t ev_value = 0;
+    bool is_control = false;  // control class, never trimmed
+    uint32_t count = 0;
+    Segment segments[kMaxBurst_packets];
+};
+
+/// A way between one local and one remote port. Connections spread over these; MRC's plane, seen from the endpoint.
+struct PlaneLink {
+    uint8_t local_port = 0, remote_port = 0;
+};
+
+struct ProbeCounters {
+    uint64_t sent = 0, answered = 0, lost = 0;
+};
+
+class Connection {
+public:
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
+        : config_(c), cc_(&cc), paths_(c.paths), sender_(c, cc, paths_), receiver_(c), num_planes_(num_planes) {
+        assert(num_planes >= 1 && num_planes <= kMaxPlanes);
+        for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
+    }
+    Connection(const Connection&) = delete;
+
+    PathSet& paths() noexcept { return paths_; }
+    Sender& sender() noexcept { return sender_; }
+    Receiver& receiver() noexcept { return receiver_; }
+    const PathSet& paths() const noexcept { return paths_; }
+    const Sender& sender() const noexcept { return sender_; }
+    const Receiver& receiver() const noexcept { return receiver_; }
+    const ConnectionConfig& config() const noexcept { return config_; }
+    ConnectionError error() const noexcept { return error_; }
+    bool is_open() const noexcept { return error_ == ConnectionError::None; }
+    const ProbeCounters& probes() const noexcept { return probe_counters_; }
+    const PlaneLink& link(uint8_t plane) const noexcept { return links_[plane]; }
+    uint32_t num_planes() const noexcept { return num_planes_; }
+
+    uint64_t planes_of_ports(uint64_t local_ports, uint64_t remote_ports) const noexcept {
+        uint64_t planes = 0;
+        for (uint32_t i = 0; i < num_planes_; ++i)
+            if ((local_ports >> links_[i].local_port & 1) && (remote_ports >> links_[i].remote_port & 1))
+                planes |= 1ull << i;
+        return planes;
+    }
+    void set_usable_planes(uint64_t now, uint64_t planes) noexcept {
+        usable_ = planes;
+        paths_.set_plane_mask(now, planes);
+    }
+
+    // ---- input -------------------------------------------------------------------------------------------------------
+
+    void on_data(const wire::Packet& p, const Arrival& a, const RegionTable& regions) noexcept {
+        if (!is_open()) {
+            owes_fatal_ = true;
+            return;
+        }
+        last_plane_ = plane_of(a.local_port);
+        receiver_.on_data(p, a, regions);
+    }
+    void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
+        if (is_open()) receiver_.on_trimmed(p, a);
+    }
+    void on_probe(const wire::Packet& p, const Arrival& a) noexcept {
+        if (!is_open()) {
+            owes_fatal_ = true;
+            return;
+        }
+        last_plane_ = plane_of(a.local_port);
+        receiver_.on_probe(p, a);
+    }
+    void on_sack(uint64_t now, const wire::Packet& p) noexcept {
+        if (!is_open()) return;
+        sender_.on_sack(now, p);
+        if (p.seth.probe_reply) on_probe_reply(now, p);
+        else if (sender_.last_trigger_ev() != kNoEv) refresh_reverse(now, sender_.last_trigger_ev());
+        check_planes(now);
+    }
+    void on_nack(uint64_t now, const wire::Packet& p) noexcept {
+        if (!is_open()) return;
+        if (p.neth.reason == wire::NackReason::UnexpectedEvent) {
+            const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
+            fail(code == FatalCode::Closed    ? ConnectionError::RemoteClosed
+                      : code == FatalCode::Aborted ? ConnectionError::RemoteAborted
+                                                   : ConnectionError::RemoteFatal);
+            owes_fatal_ = false;
+            return;
+        }
+        if (!sender_.on_nack(now, p)) fail(ConnectionError::RetryExceeded);
+    }
+    /// Completed messages leave the queue; their regions are unpinned by the caller's `release(rkey)`.
+    template <class Release>
+    void on_ack(uint32_t msn24, Release&& release) noexcept {
+        if (!is_open()) return;
+        uint64_t completed = 0;
+        sender_.on_ack(msn24, completed);
+        for (; completed; --completed) {
+            if (const uint32_t key = sender_.queue().front().request.local_key) release(key);
+            sender_.queue().pop_front();
+        }
+    }
+
+    /// Ends the connection. Everything posted fails; the peer is told with a fatal NACK.
+    void fail(ConnectionError why) noexcept {
+        if (!is_open()) return;
+        error_ = why;
+        sender_.release_inflight();
+        owes_fatal_ = why != ConnectionError::RemoteClosed;
+    }
+    template <class Release>
+    void drop_messages(Release&& release) noexcept {
+        while (sender_.queue().outstanding()) {
+            if (const uint32_t key = sender_.queue().front().request.local_key) release(key);
+            sender_.queue().pop_front();
+        }
+    }
+    void say_fatal(FatalCode code) noexcept {
+        owes_fatal_ = true;
+        fatal_code_ = code;
+    }
+
+    // ---- time --------------------------------------------------------------------------------------------------------
+
+    uint64_t next_timeout_ns() const noexcept {
+        if (!is_open()) return kNever;
+        uint64_t t = sender_.next_timeout_ns();
+        const uint64_t probe = paths_.next_probe_ns();
+        if (probe < t) t = probe;
+        return num_outstanding_ && probe_deadline_ns_ < t ? probe_deadline_ns_ : t;
+    }
+    void on_timeout(uint64_t now) noexcept {
+        if (!is_open()) return;
+        bool wants_probe = false;
+        if (!sender_.on_timeout(now, wants_probe)) {
+            fail(ConnectionError::RetryExceeded);
+            return;
+        }
+        if (wants_probe) state_probe_due_ = true;
+        if (num_outstanding_ && now >= probe_deadline_ns_) expire_probes(now);
+        check_planes(now);
+    }
+
+    // ---- output ------------------------------------------------------------------------------------------------------
+
+    bool has_control(uint64_t now) const noexcept {
+        if (owes_fatal_) return true;
+        return is_open() && (receiver_.has_control() || state_probe_due_ || paths_.next_probe_ns() <= now);
+    }
+
+    /// Next control packet and the entropy value it takes; false when there is none.
+    bool poll_control(uint64_t now, wire::Packet& p, EvIndex& ev) noexcept {
+        if (owes_fatal_) return poll_fatal(now, p, ev);
+        if (!is_open()) return false;
+        if (receiver_.poll_control(now, p)) {
+            ev = reverse_ev(now);
+            maybe_refresh(now);
+            return ev != kNoEv;
+        }
+        if (state_probe_due_) {
+            state_probe_due_ = false;
+            ev = paths_.pick(now, usable_, kNoEv, 0);
+            if (ev == kNoEv) ev = any_ev();
+            return ev != kNoEv && put_probe(now, ev, false, p);
+        }
+        EvIndex bad = kNoEv;
+        if (paths_.poll_probe(now, bad) && put_probe(now, bad, true, p)) {
+            ev = bad;
+            return true;
+        }
+        return false;
+    }
+
+    /// Entropy value for an endpoint operation to this peer.
+    EvIndex control_ev(uint64_t now) noexcept { return reverse_ev(now); }
+
+    /// Measures the paths before there is traffic.
+    void probe_now() noexcept { state_probe_due_ = true; }
+
+private:
+    static constexpr uint32_t kMaxProbes = 64;
+    static constexpr uint64_t kReverseFresh_ns = 2'000'000'000;   // MRC §4.6
+    static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per round trip on longer paths
+    static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
+
+    struct Probe {
+        uint16_t id = 0;
+        EvIndex ev = kNoEv;
+        bool watches_ev = false;
+        uint64_t sent_ns = 0, deadline_ns = 0;
+    };
+
+    uint8_t plane_of(uint8_t local_port) const noexcept {
+        for (uint32_t i = 0; i < num_planes_; ++i)
+            if (links_[i].local_port == local_port) return static_cast<uint8_t>(i);
+        return 0;
+    }
+
+    bool poll_fatal(uint64_t now, wire::Packet& p, EvIndex& ev) noexcept {
+        owes_fatal_ = false;
+        p.bth.opcode = wire::Opcode::Nack;
+        p.neth = {};
+        p.neth.reason = wire::NackReason::UnexpectedEvent;
+        p.neth.vendor = static_cast<uint8_t>(
+            fatal_code_ != FatalCode::Refused ? fatal_code_
+            : error_ == ConnectionError::None || error_ == ConnectionError::RemoteClosed ? FatalCode::Closed
+                                                                                        : FatalCode::Aborted);
+        ev = reverse_ev(now);
+        return ev != kNoEv;
+    }
+
+    bool put_probe(uint64_t now, EvIndex ev, bool watches_ev, wire::Packet& p) noexcept {
+        Probe& q = outstanding_[probe_counter_ % kMaxProbes];
+        if (q.ev != kNoEv) drop_probe(now, q);  // overwritten before it was answered
+        q.id = probe_counter_++;
+        q.ev = ev;
+        q.watches_ev = watches_ev;
+        q.sent_ns = now;
+        const uint64_t wait = 4 * sender_.first_rtt_ns();
+        q.deadline_ns = now + (wait > kProbeTimeoutMin_ns ? wait : kProbeTimeoutMin_ns);
+        if (num_outstanding_++ == 0 || q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
+        ++probe_counters_.sent;
+        p.bth.opcode = wire::Opcode::Probe;
+        p.peth = {0, q.id, timestamp_of(now)};
+        return true;
+    }
+
+    void drop_probe(uint64_t now, Probe& q) noexcept {
+        ++probe_counters_.lost;
+        --num_outstanding_;
+        if (q.watches_ev) paths_.on_probe_lost(now, q.ev);
+        q.ev = kNoEv;
+    }
+    void expire_probes(uint64_t now) noexcept {
+        probe_deadline_ns_ = kNever;
+        for (Probe& q : outstanding_) {
+            if (q.ev == kNoEv) continue;
+            if (now >= q.deadline_ns) drop_probe(now, q);
+            else if (q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
+        }
+    }
+
+    void on_probe_reply(uint64_t now, const wire::Packet& p) noexcept {
+        const uint16_t id = static_cast<uint16_t>(p.seth.ack_psn_offset);
+        Probe& q = outstanding_[id % kMaxProbes];
+        if (q.ev == kNoEv || q.id != id) return;
+        const EvIndex ev = q.ev;
+        const uint64_t rtt = now - q.sent_ns;
+        q.ev = kNoEv;
+        --num_outstanding_;
+        ++probe_counters_.answered;
+        if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
+        refresh_reverse(now, ev);
+        sender_.on_probe_answered(now, q.sent_ns, rtt);
+        paths_.set_rtt(sender_.first_rtt_ns());
+    }
+
+    void refresh_reverse(uint64_t now, EvIndex ev) noexcept {
+        const uint8_t plane = paths_.plane(ev);
+        if (plane >= num_planes_) return;
+        reverse_[plane] = ev;
+        reverse_until_[plane] = now + kReverseFresh_ns;
+    }
+    // Where data comes in and none goes out, nothing else would tell whether the way back still works (MRC §4.6).
+    void maybe_refresh(uint64_t now) noexcept {
+        const uint64_t rtt = sender_.first_rtt_ns();
+        const uint64_t interval = rtt > kRefreshInterval_ns ? rtt : kRefreshInterval_ns;
+        if (now - last_refresh_ns_ < interval) return;
+        last_refresh_ns_ = now;
+        if (sender_.inflight_bytes() == 0) state_probe_due_ = true;
+    }
+
+    // Control packets go round the planes whose reverse path was confirmed lately, else back where the data came from.
+    EvIndex reverse_ev(uint64_t now) noexcept {
+        for (uint32_t n = 0; n < num_planes_; ++n) {
+            const uint32_t plane = (next_reverse_ + n) % num_planes_;
+            const EvIndex ev = reverse_[plane];
+            if (!(usable_ >> plane & 1) || reverse_until_[plane] <= now || ev == kNoEv) continue;
+            if (paths_.state(ev) != EvState::Good && paths_.state(ev) != EvState::Skip) continue;
+            next_reverse_ = plane + 1;
+            return ev;
+        }
+        EvIndex ev = paths_.pick(now, usable_ & (1ull << last_plane_), kNoEv, 0);
+        if (ev == kNoEv) ev = paths_.pick(now, usable_, kNoEv, 0);
+        return ev == kNoEv ? any_ev() : ev;
+    }
+    EvIndex any_ev() noexcept {  // every path looks bad: walk over all of them rather than fall silent
+        const uint32_t n = paths_.size();
+        for (uint32_t k = 0; k < n; ++k) {
+            const EvIndex ev = static_cast<EvIndex>(any_cursor_++ % n);
+            if (paths_.state(ev) != EvState::Denied && (usable_ >> paths_.plane(ev) & 1)) return ev;
+        }
+        return kNoEv;
+    }
+
+    void check_planes(uint64_t now) noexcept {
+        uint8_t plane = 0;
+        if (paths_.infer_plane_down(now, sender_.first_rtt_ns(), plane)) ++planes_inferred_down_;
+    }
+
+    ConnectionConfig config_;
+    Nscc* cc_;
+    PathSet paths_;
+    Sender sender_;
+    Receiver receiver_;
+    PlaneLink links_[kMaxPlanes]{};
+    uint32_t num_planes_;
+    uint64_t usable_ = ~0ull;
+    ConnectionError error_ = ConnectionError::None;
+    FatalCode fatal_code_ = FatalCode::Refused;
+    bool owes_fatal_ = false, state_probe_due_ = false;
+    uint16_t probe_counter_ = 0;
+    Probe outstanding_[kMaxProbes]{};
+    uint32_t num_outstanding_ = 0;
+    uint64_t probe_deadline_ns_ = kNever;
+    EvIndex reverse_[kMaxPlanes] = {};
+    uint64_t reverse_until_[kMaxPlanes] = {};
+    uint32_t next_reverse_ = 0, any_cursor_ = 0;
+    uint8_t last_plane_ = 0;
+    uint64_t last_refresh_ns_ = 0, planes_inferred_down_ = 0;
+    ProbeCounters probe_counters_;
+};
+
+}  // namespace farstep

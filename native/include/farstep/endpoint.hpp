@@ -1,0 +1,622 @@
+// All connections of one endpoint, without sockets: datagrams and time go in, bursts of packets and deadlines come out.
+//
+// Grammar: on_datagram(now, ...), on_timeout(now) and commands in; poll_transmit(now, burst) until it says no,
+// poll_timeout() for when to call next. The event loop and the simulated networks of the tests drive the same calls.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "farstep/connection.hpp"
+#include "farstep/counter_rng.hpp"
+#include "farstep/regions.hpp"
+#include "farstep/wire.hpp"
+
+namespace farstep {
+
+struct EndpointConfig {
+    uint32_t num_ports = 1;
+    uint32_t max_connections = 1024;
+    uint32_t max_regions = 4096;
+    bool icrc = true;
+    uint64_t seed = 0;
+    double port_rate_bytes_per_s[kMaxPorts] = {};  // 0: not paced per port
+    // A timer that fires late may be caught up with this much at once; the usual timer slack of a busy host.
+    uint64_t pacing_catch_up_ns = 1'000'000;
+};
+
+struct EndpointCounters {
+    uint64_t rx_datagrams = 0, rx_bytes = 0, tx_packets = 0, tx_bytes = 0, tx_bursts = 0;
+    uint64_t unknown_qpn = 0, port_updates = 0, receive_overflow = 0;
+    uint64_t rejected[static_cast<size_t>(wire::DecodeResult::Count)] = {};
+    uint64_t port_tx_bytes[kMaxPorts] = {}, port_rx_bytes[kMaxPorts] = {};
+};
+
+/// Shared by all connections to one peer: the congestion context, the peer's usable ports, the pace.
+struct Destination {
+    explicit Destination(const NsccConfig& c) : cc(c) {}
+    Nscc cc;
+    uint64_t peer_id = 0;
+    uint64_t remote_ports = ~0ull;
+    uint64_t pace_free_ns = 0;
+    uint32_t connections = 0;
+    uint32_t sample_connection = 0;  // some live connection: endpoint operations borrow its paths
+    bool owes_port_update = false;
+    uint64_t port_update_deadline_ns = kNever;
+    uint16_t port_update_id = 0;
+    bool owes_port_answer = false;
+    uint16_t port_answer_id = 0, port_answer_timestamp = 0;
+    wire::EndpointOp port_answer_op = wire::EndpointOp::PortStatusUpdate;
+};
+
+class EndpointCore {
+public:
+    explicit EndpointCore(const EndpointConfig& c)
+        : config_(c), regions_(c.max_regions), rng_(c.seed), connections_(new Slot[c.max_connections]),
+          deadlines_(new uint64_t[c.max_connections]), active_(new uint32_t[c.max_connections]),
+          ready_(round_up_power_of_two(c.max_connections)) {
+        local_ports_ = c.num_ports >= 64 ? ~0ull : (1ull << c.num_ports) - 1;
+        for (uint32_t i = 0; i < c.max_connections; ++i) deadlines_[i] = kNever;
+    }
+
+    RegionTable& regions() noexcept { return regions_; }
+    const EndpointConfig& config() const noexcept { return config_; }
+    const EndpointCounters& counters() const noexcept { return counters_; }
+
+    // ---- connections -------------------------------------------------------------------------------------------------
+
+    /// Reserves a connection; its queue pair number is known at once. kNoConnection when the table is full.
+    static constexpr uint32_t kNoConnection = UINT32_MAX;
+    uint32_t reserve_connection(uint32_t& qpn, uint32_t& start_psn) noexcept {
+        for (uint32_t i = 0; i < config_.max_connections; ++i) {
+            Slot& s = connections_[i];
+            if (s.used) continue;
+            s.used = true;
+            // Low bits find the slot, the rest is random: a stray or forged packet must guess it.
+            s.qpn = static_cast<uint32_t>(rng_.next() & 0xFFF) << 12 | i;
+            if (s.qpn <= wire::kEndpointQpn) s.qpn |= 1u << 23;
+            start_psn = static_cast<uint32_t>(rng_.next()) & wire::kPsnMask;
+            s.start_psn = start_psn;
+            qpn = s.qpn;
+            return i;
+        }
+        return kNoConnection;
+    }
+    uint32_t reserved_qpn(uint32_t i) const noexcept { return connections_[i].qpn; }
+    uint32_t reserved_start_psn(uint32_t i) const noexcept { return connections_[i].start_psn; }
+
+    /// Starts a reserved connection. Entropy values are added by the caller through connection(i)->paths() first.
+    Connection& open_connection(uint32_t i, uint64_t peer_id, const ConnectionConfig& c, const NsccConfig& cc,
+                                const PlaneLink* links, uint32_t num_planes) {
+        Slot& s = connections_[i];
+        assert(s.used && !s.connection);
+        s.destination = destination_for(peer_id, cc);
+        ++s.destination->connections;
+        s.destination->sample_connection = i;
+        s.connection.reset(new Connection(c, s.destination->cc, links, num_planes));
+        active_[num_active_++] = i;
+        return *s.connection;
+    }
+    void start(uint64_t now, uint32_t i) noexcept {
+        Slot& s = connections_[i];
+        s.connection->set_usable_planes(now, s.connection->planes_of_ports(local_ports_, s.destination->remote_ports));
+        s.connection->probe_now();
+        touch(now, i);
+    }
+    void close_connection(uint64_t now, uint32_t i) noexcept {
+        (void)now;
+        Slot& s = connections_[i];
+        if (s.connection) {
+            s.connection->fail(ConnectionError::LocalAborted);
+            drop_messages(*s.connection);
+            for (uint32_t k = 0; k < num_active_; ++k)
+                if (active_[k] == i) active_[k] = active_[--num_active_];
+            leave_destination(i);
+            s.connection.reset();
+        }
+        deadlines_[i] = kNever;
+        s.used = false;
+    }
+    Connection* connection(uint32_t i) noexcept {
+        return i < config_.max_connections ? connections_[i].connection.get() : nullptr;
+    }
+    const Destination* destination(uint32_t i) const noexcept { return connections_[i].destination; }
+    uint32_t num_active() const noexcept { return num_active_; }
+    uint32_t active(uint32_t k) const noexcept { return active_[k]; }
+
+    // ---- commands ----------------------------------------------------------------------------------------------------
+
+    /// False when the send queue is full. The caller has pinned `r.local_key`.
+    bool post(uint64_t now, uint32_t i, const WriteRequest& r) noexcept {
+        Connection* c = connection(i);
+        if (!c || !c->is_open() || c->sender().queue().is_full()) return false;
+        c->sender().queue().post(r);
+        touch(now, i);
+        return true;
+    }
+    void abort_connection(uint64_t now, uint32_t i, ConnectionError why) noexcept {
+        Connection* c = connection(i);
+        if (!c || !c->is_open()) return;
+        c->fail(why);
+        drop_messages(*c);
+        wake_destination(now, connections_[i].destination);
+        touch(now, i);
+    }
+    void say_closed(uint64_t now, uint32_t i) noexcept {
+        if (Connection* c = connection(i)) {
+            c->say_fatal(FatalCode::Closed);
+            touch(now, i);
+        }
+    }
+    /// A local port went down or came back (MRC §5.4): its planes are left at once and every peer is told.
+    void set_local_port(uint64_t now, uint32_t port, bool up) noexcept {
+        const uint64_t bit = 1ull << port;
+        if (((local_ports_ & bit) != 0) == up) return;
+        local_ports_ ^= bit;
+        for (Destination* d = destinations_; d < destinations_ + num_destinations_; ++d)
+            if (d->connections) request_port_update(now, *d);
+        refresh_planes(now);
+    }
+    uint64_t local_ports() const noexcept { return local_ports_; }
+    /// The socket of a port takes no more (or does again): its planes are passed over meanwhile.
+    void set_port_blocked(uint64_t now, uint32_t port, bool blocked) noexcept {
+        if (blocked) {
+            blocked_ports_ |= 1ull << port;
+            return;
+        }
+        blocked_ports_ &= ~(1ull << port);
+        for (uint32_t k = 0; k < num_active_; ++k) touch(now, active_[k]);
+    }
+    /// The receive queue of a socket overflowed: all senders are asked to slow down for a moment.
+    void on_receive_overflow(uint64_t now, uint64_t dropped) noexcept {
+        counters_.receive_overflow += dropped;
+        for (uint32_t k = 0; k < num_active_; ++k) {
+            Connection& c = *connections_[active_[k]].connection;
+            c.receiver().penalise(now, kOverflowPenalty, now + kOverflowPenalty_ns);
+        }
+    }
+
+    // ---- input -------------------------------------------------------------------------------------------------------
+
+    void on_datagram(uint64_t now, const Arrival& a, const uint8_t* data, size_t bytes) noexcept {
+        ++counters_.rx_datagrams;
+        counters_.rx_bytes += bytes;
+        counters_.port_rx_bytes[a.local_port % kMaxPorts] += bytes;
+        wire::Packet& p = rx_packet_;
+        const wire::DecodeResult r =
+            a.trimmed ? wire::decode_trimmed(data, bytes, p) : wire::decode(data, bytes, p);
+        if (r != wire::DecodeResult::Ok) return reject(r);
+        if (!a.trimmed && config_.icrc && !wire::icrc_matches(wire::icrc_seed_plain(), data, bytes))
+            return reject(wire::DecodeResult::BadIcrc);
+        dispatch(now, a, p);
+    }
+
+    void on_timeout(uint64_t now) noexcept {
+        for (uint32_t k = 0; k < num_active_; ++k) {
+            const uint32_t i = active_[k];
+            if (deadlines_[i] > now) continue;
+            Connection& c = *connections_[i].connection;
+            const bool was_open = c.is_open();
+            c.on_timeout(now);
+            if (was_open && !c.is_open()) on_failed(now, i);
+            touch(now, i);
+        }
+    }
+
+    // ---- output ------------------------------------------------------------------------------------------------------
+
+    /// When to call on_timeout or poll_transmit again if nothing else happens.
+    uint64_t poll_timeout(uint64_t now) const noexcept {
+        uint64_t t = paced_until_ns_;
+        for (uint32_t k = 0; k < num_active_; ++k)
+            if (deadlines_[active_[k]] < t) t = deadlines_[active_[k]];
+        for (uint32_t d = 0; d < num_destinations_; ++d)
+            if (destinations_[d].port_update_deadline_ns < t) t = destinations_[d].port_update_deadline_ns;
+        return t < now ? now : t;
+    }
+
+    /// Next burst to send. False when nothing may leave now.
+    bool poll_transmit(uint64_t now, TxBurst& b) noexcept {
+        paced_until_ns_ = kNever;
+        if (poll_endpoint_operations(now, b)) return true;
+        uint32_t i;
+        for (uint32_t n = ready_.size(); n; --n) {
+            if (!ready_.pop(i)) break;
+            Slot& s = connections_[i];
+            s.queued = false;
+            if (!s.connection) continue;
+            if (transmit(now, i, b)) {
+                enqueue(i);
+                return true;
+            }
+            deadlines_[i] = s.connection->next_timeout_ns();
+        }
+        return false;
+    }
+
+    /// Something an application may wait for has changed since the last call.
+    bool take_progress() noexcept {
+        const bool p = progress_;
+        progress_ = false;
+        return p;
+    }
+
+private:
+    static constexpr uint32_t kMaxDestinations = 1024;
+    static constexpr uint8_t kOverflowPenalty = 32;  // of 128: a quarter of what is newly delivered, per SACK
+    static constexpr uint64_t kOverflowPenalty_ns = 2'000'000;
+    static constexpr uint64_t kPortUpdateRetry_ns = 5'000'000;
+    static constexpr uint64_t kPaceFromRtt_ns = 1'000'000;  // shorter round trips are left to the window alone
+    static constexpr uint64_t kBurstTime_ns = 250'000;      // longest burst on a slow line
+
+    struct Slot {
+        std::unique_ptr<Connection> connection;
+        Destination* destination = nullptr;
+        uint32_t qpn = 0, start_psn = 0;
+        bool used = false, queued = false;
+    };
+    /// Connections with something to do, served round-robin.
+    class ReadyRing {
+    public:
+        explicit ReadyRing(uint32_t capacity) : mask_(capacity - 1), ring_(new uint32_t[capacity]) {}
+        void push(uint32_t i) noexcept { ring_[tail_++ & mask_] = i; }
+        bool pop(uint32_t& i) noexcept {
+            if (head_ == tail_) return false;
+            i = ring_[head_++ & mask_];
+            return true;
+        }
+        uint32_t size() const noexcept { return tail_ - head_; }
+
+    private:
+        uint32_t mask_, head_ = 0, tail_ = 0;
+        std::unique_ptr<uint32_t[]> ring_;
+    };
+
+    void reject(wire::DecodeResult r) noexcept { ++counters_.rejected[static_cast<size_t>(r)]; }
+    void enqueue(uint32_t i) noexcept {
+        if (connections_[i].queued) return;
+        connections_[i].queued = true;
+        ready_.push(i);
+    }
+    // Called after anything that may have given connection `i` something to send or another deadline.
+    void touch(uint64_t now, uint32_t i) noexcept {
+        Connection* c = connections_[i].connection.get();
+        if (!c) return;
+        deadlines_[i] = c->next_timeout_ns();
+        if (c->has_control(now) || (c->is_open() && c->sender().has_data())) enqueue(i);
+    }
+    void wake_destination(uint64_t now, const Destination* d) noexcept {
+        for (uint32_t k = 0; k < num_active_; ++k)
+            if (connections_[active_[k]].destination == d) touch(now, active_[k]);
+    }
+    void drop_messages(Connection& c) noexcept {
+        c.drop_messages([this](uint32_t key) { regions_.unpin(key); });
+        progress_ = true;
+    }
+    void on_failed(uint64_t now, uint32_t i) noexcept {
+        drop_messages(*connections_[i].connection);
+        wake_destination(now, connections_[i].destination);
+    }
+
+    Destination* destination_for(uint64_t peer_id, const NsccConfig& cc) {
+        Destination* spare = nullptr;
+        for (uint32_t d = 0; d < num_destinations_; ++d) {
+            if (destinations_[d].connections && destinations_[d].peer_id == peer_id) return &destinations_[d];
+            if (!destinations_[d].connections) spare = &destinations_[d];
+        }
+        if (!spare) {
+            assert(num_destinations_ < kMaxDestinations);
+            spare = &destinations_[num_destinations_++];
+        } else {
+            spare->~Destination();
+        }
+        new (spare) Destination(cc);
+        spare->peer_id = peer_id;
+        return spare;
+    }
+    void leave_destination(uint32_t i) noexcept {
+        Destination* d = connections_[i].destination;
+        connections_[i].destination = nullptr;
+        if (--d->connections == 0) {
+            d->port_update_deadline_ns = kNever;
+            d->owes_port_update = d->owes_port_answer = false;
+            return;
+        }
+        for (uint32_t k = 0; k < num_active_; ++k)
+            if (connections_[active_[k]].destination == d) d->sample_connection = active_[k];
+    }
+    Slot* slot_of(uint32_t qpn) noexcept {
+        const uint32_t i = qpn & 0xFFF;
+        if (i >= config_.max_connections || !connections_[i].connection || connections_[i].qpn != qpn) return nullptr;
+        return &connections_[i];
+    }
+
+    void dispatch(uint64_t now, const Arrival& a, const wire::Packet& p) noexcept {
+        using wire::Opcode;
+        if (p.bth.opcode == Opcode::EndpointRequest || p.bth.opcode == Opcode::EndpointResponse)
+            return on_endpoint_operation(now, p);
+        Slot* s = slot_of(p.bth.dest_qpn);
+        if (!s) {
+            ++counters_.unknown_qpn;
+            return;
+        }
+        const uint32_t i = static_cast<uint32_t>(s - connections_.get());
+        Connection& c = *s->connection;
+        const bool was_open = c.is_open();
+        const uint64_t raised = c.receiver().immediates_raised();
+        if (a.trimmed) c.on_trimmed(p, a);
+        else if (wire::is_data(p.bth.opcode)) c.on_data(p, a, regions_);
+        else if (p.bth.opcode == Opcode::Sack) on_sack(now, *s, p);
+        else if (p.bth.opcode == Opcode::Ack) on_ack(c, p);
+        else if (p.bth.opcode == Opcode::Nack) c.on_nack(now, p);
+        else c.on_probe(p, a);
+        if (c.receiver().immediates_raised() != raised) progress_ = true;
+        if (was_open && !c.is_open()) on_failed(now, i);
+        touch(now, i);
+    }
+    void on_sack(uint64_t now, Slot& s, const wire::Packet& p) noexcept {
+        s.connection->on_sack(now, p);
+        // The window is shared: what one connection's SACK opens may be another's to use.
+        if (s.destination->connections > 1) wake_destination(now, s.destination);
+    }
+    void on_ack(Connection& c, const wire::Packet& p) noexcept {
+        const uint64_t before = c.sender().queue().completed();
+        c.on_ack(p.aeth.msn, [this](uint32_t key) { regions_.unpin(key); });
+        if (c.sender().queue().completed() != before) progress_ = true;
+    }
+
+    // ---- endpoint operations -------------------------------------------------------------------------------------------
+    // They have no queue pair of their own; `context` names one of ours that is live, so that only a peer we talk to can
+    // change what we believe of its ports, and so that the answer can take that connection's paths.
+
+    void on_endpoint_operation(uint64_t now, const wire::Packet& p) noexcept {
+        const bool request = p.bth.opcode == wire::Opcode::EndpointRequest;
+        Slot* s = slot_of(request ? p.erth.context : p.eeth.context);
+        if (!s || !s->destination) {
+            ++counters_.unknown_qpn;
+            return;
+        }
+        Destination& d = *s->destination;
+        const uint16_t id = static_cast<uint16_t>(p.bth.psn);
+        if (!request) {
+            if (id == d.port_update_id) d.port_update_deadline_ns = kNever;
+            return;
+        }
+        if (p.erth.op == wire::EndpointOp::PortStatusUpdate) {
+            ++counters_.port_updates;
+            d.remote_ports = p.erth.port_status_mask;
+            refresh_planes(now);
+        }
+        d.owes_port_answer = true;
+        d.port_answer_id = id;
+        d.port_answer_timestamp = p.erth.timestamp;
+        d.port_answer_op = p.erth.op;
+        ++endpoint_work_;
+    }
+    void request_port_update(uint64_t now, Destination& d) noexcept {
+        (void)now;
+        d.owes_port_update = true;
+        ++d.port_update_id;
+        ++endpoint_work_;
+    }
+    void refresh_planes(uint64_t now) noexcept {
+        for (uint32_t k = 0; k < num_active_; ++k) {
+            Slot& s = connections_[active_[k]];
+            const uint64_t planes = s.connection->planes_of_ports(local_ports_, s.destination->remote_ports);
+            if (planes == 0) {
+                s.connection->fail(ConnectionError::NoPort);
+                on_failed(now, active_[k]);
+            } else {
+                s.connection->set_usable_planes(now, planes);
+            }
+            touch(now, active_[k]);
+        }
+    }
+    bool poll_endpoint_operations(uint64_t now, TxBurst& b) noexcept {
+        for (uint32_t k = 0; k < num_destinations_; ++k) {
+            Destination& d = destinations_[k];
+            if (d.port_update_deadline_ns <= now) d.owes_port_update = true;
+            if (!endpoint_work_ && !d.owes_port_update) continue;
+            if (!d.connections || !(d.owes_port_update || d.owes_port_answer)) continue;
+            Connection& c = *connections_[d.sample_connection].connection;
+            wire::Packet& p = tx_packet_;
+            p.bth = {};
+            p.bth.dest_qpn = wire::kEndpointQpn;
+            if (d.owes_port_answer) {
+                d.owes_port_answer = false;
+                p.bth.opcode = wire::Opcode::EndpointResponse;
+                p.bth.psn = d.port_answer_id;
+                p.eeth = {};
+                p.eeth.op = d.port_answer_op;
+                p.eeth.timestamp = d.port_answer_timestamp;
+                p.eeth.context = c.config().peer_qpn;
+            } else {
+                d.owes_port_update = false;
+                d.port_update_deadline_ns = now + kPortUpdateRetry_ns;
+                p.bth.opcode = wire::Opcode::EndpointRequest;
+                p.bth.psn = d.port_update_id;
+                p.erth = {};
+                p.erth.op = wire::EndpointOp::PortStatusUpdate;
+                p.erth.port_status_mask = static_cast<uint32_t>(local_ports_);
+                p.erth.timestamp = timestamp_of(now);
+                p.erth.context = c.config().peer_qpn;
+            }
+            const EvIndex ev = c.control_ev(now);
+            if (ev == kNoEv) continue;
+            put_control(d.sample_connection, c, p, ev, b);
+            return true;
+        }
+        endpoint_work_ = 0;
+        return false;
+    }
+
+    // ---- transmission ----------------------------------------------------------------------------------------------------
+
+    bool transmit(uint64_t now, uint32_t i, TxBurst& b) noexcept {
+        Slot& s = connections_[i];
+        Connection& c = *s.connection;
+        if (c.has_control(now)) {
+            EvIndex ev = kNoEv;
+            wire::Packet& p = tx_packet_;
+            p.bth = {};
+            if (c.poll_control(now, p, ev)) {
+                p.bth.dest_qpn = c.config().peer_qpn;
+                put_control(i, c, p, ev, b);
+                return true;
+            }
+        }
+        if (!c.is_open() || !c.sender().has_data()) return false;
+        return transmit_data(now, i, s, b);
+    }
+
+    uint64_t free_planes(uint64_t now, const Connection& c) noexcept {
+        uint64_t planes = 0;
+        for (uint32_t k = 0; k < c.num_planes(); ++k) {
+            const uint8_t port = c.link(static_cast<uint8_t>(k)).local_port;
+            if (blocked_ports_ >> port & 1) continue;
+            if (port_free_ns_[port] > now) {
+                if (port_free_ns_[port] < paced_until_ns_) paced_until_ns_ = port_free_ns_[port];
+                continue;
+            }
+            planes |= 1ull << k;
+        }
+        return planes;
+    }
+    double pace_bytes_per_s(const Destination& d, const Connection& c) const noexcept {
+        const uint64_t srtt = c.sender().round_trip().srtt_ns;
+        if (srtt < kPaceFromRtt_ns) return 0;
+        // A quarter above the window's own rate: pacing spreads a window over its round trip, it does not limit it.
+        return 1.25e9 * static_cast<double>(d.cc.cwnd_bytes()) / static_cast<double>(srtt);
+    }
+    uint32_t burst_limit(double rate_bytes_per_s, uint32_t burst_packets, uint32_t mtu_bytes) const noexcept {
+        if (rate_bytes_per_s <= 0) return burst_packets;
+        const double n = rate_bytes_per_s * static_cast<double>(kBurstTime_ns) * 1e-9 / mtu_bytes;
+        return n >= burst_packets ? burst_packets : n < 1 ? 1 : static_cast<uint32_t>(n);
+    }
+
+    bool transmit_data(uint64_t now, uint32_t i, Slot& s, TxBurst& b) noexcept {
+        Connection& c = *s.connection;
+        Destination& d = *s.destination;
+        const double pace = pace_bytes_per_s(d, c);
+        if (pace > 0 && d.pace_free_ns > now) {
+            if (d.pace_free_ns < paced_until_ns_) paced_until_ns_ = d.pace_free_ns;
+            pending_paced(i);
+            return false;
+        }
+        const uint64_t planes = free_planes(now, c);
+        if (!planes) {
+            pending_paced(i);
+            return false;
+        }
+        double slowest = pace;
+        for (uint32_t k = 0; k < config_.num_ports; ++k) {
+            const double r = config_.port_rate_bytes_per_s[k];
+            if (r > 0 && (slowest <= 0 || r < slowest)) slowest = r;
+        }
+        const uint32_t limit = burst_limit(slowest, c.config().burst_packets, c.config().mtu_bytes);
+        uint64_t psns[kMaxBurst_packets];
+        EvIndex ev = kNoEv;
+        const uint32_t n = c.sender().poll_burst(now, planes, limit, ev, psns);
+        if (n == 0) {
+            if (planes != ~0ull && !c.sender().is_window_limited()) pending_paced(i);
+            return false;
+        }
+        put_data(i, c, ev, psns, n, b);
+        charge(now, d, pace, b);
+        return true;
+    }
+    // Held back by pacing or by EVs of busy planes: looked at again when the pace allows.
+    void pending_paced(uint32_t i) noexcept {
+        if (paced_until_ns_ != kNever) enqueue(i);
+    }
+    void charge(uint64_t now, Destination& d, double pace, const TxBurst& b) noexcept {
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < b.count; ++k) bytes += b.segments[k].bytes() + kNominalOverhead_bytes;
+        const uint64_t earliest = now > config_.pacing_catch_up_ns ? now - config_.pacing_catch_up_ns : 0;
+        auto advance = [&](uint64_t& free_ns, double rate) {
+            if (rate <= 0) return;
+            if (free_ns < earliest) free_ns = earliest;
+            free_ns += static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / rate);
+        };
+        advance(d.pace_free_ns, pace);
+        advance(port_free_ns_[b.local_port], config_.port_rate_bytes_per_s[b.local_port]);
+    }
+
+    void address(uint32_t i, const Connection& c, EvIndex ev, TxBurst& b) noexcept {
+        const EvValue& v = c.paths().value(ev);
+        b.connection = i;
+        b.local_port = v.local_port;
+        b.remote_port = v.remote_port;
+        b.source = v.source;
+        b.ev_value = v.value;
+    }
+    void put_control(uint32_t i, const Connection& c, wire::Packet& p, EvIndex ev, TxBurst& b) noexcept {
+        address(i, c, ev, b);
+        b.is_control = true;
+        b.count = 1;
+        p.payload_bytes = 0;
+        seal(p, b.segments[0]);
+        account(b);
+    }
+    void put_data(uint32_t i, const Connection& c, EvIndex ev, const uint64_t* psns, uint32_t n, TxBurst& b) noexcept {
+        address(i, c, ev, b);
+        b.is_control = false;
+        b.count = n;
+        wire::Packet& p = tx_packet_;
+        for (uint32_t k = 0; k < n; ++k) {
+            p.bth = {};
+            c.sender().describe(psns[k], p);
+            p.bth.dest_qpn = c.config().peer_qpn;
+            seal(p, b.segments[k]);
+        }
+        account(b);
+    }
+    void seal(wire::Packet& p, TxBurst::Segment& s) noexcept {
+        const uint32_t pad = static_cast<uint32_t>(wire::pad_bytes_for(p.payload_bytes));
+        p.bth.pad_bytes = static_cast<uint8_t>(pad);
+        s.header_bytes = static_cast<uint32_t>(wire::encode_header(p, s.header));
+        s.payload = p.payload;
+        s.payload_bytes = p.payload_bytes;
+        const uint8_t zeros[4] = {};
+        for (uint32_t k = 0; k < pad; ++k) s.trailer[k] = 0;
+        const uint32_t crc = config_.icrc ? wire::icrc(wire::icrc_seed_plain(), s.header, s.header_bytes, s.payload,
+                                                       s.payload_bytes, zeros, pad)
+                                          : 0;
+        wire::store_le32(s.trailer + pad, crc);
+        s.trailer_bytes = pad + static_cast<uint32_t>(wire::kIcrcBytes);
+    }
+    void account(const TxBurst& b) noexcept {
+        ++counters_.tx_bursts;
+        counters_.tx_packets += b.count;
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < b.count; ++k) bytes += b.segments[k].bytes();
+        counters_.tx_bytes += bytes;
+        counters_.port_tx_bytes[b.local_port % kMaxPorts] += bytes;
+    }
+
+    EndpointConfig config_;
+    RegionTable regions_;
+    CounterRng rng_;
+    std::unique_ptr<Slot[]> connections_;
+    std::unique_ptr<uint64_t[]> deadlines_;
+    std::unique_ptr<uint32_t[]> active_;
+    uint32_t num_active_ = 0;
+    ReadyRing ready_;
+    struct DestinationStorage {
+        alignas(Destination) uint8_t bytes[sizeof(Destination) * kMaxDestinations];
+    };
+    std::unique_ptr<DestinationStorage> destination_storage_{new DestinationStorage};
+    Destination* destinations_ = reinterpret_cast<Destination*>(destination_storage_->bytes);
+    uint32_t num_destinations_ = 0;
+    uint64_t local_ports_ = 0, blocked_ports_ = 0;
+    uint64_t port_free_ns_[kMaxPorts] = {};
+    uint64_t paced_until_ns_ = kNever;
+    uint32_t endpoint_work_ = 0;
+    bool progress_ = false;
+    wire::Packet rx_packet_, tx_packet_;
+    EndpointCounters counters_;
+};
+
+}  // namespace farstep

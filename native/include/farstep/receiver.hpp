@@ -1,0 +1,345 @@
+// The responder of one connection: places packets in any order, remembers which came, says so in SACKs, raises
+// immediates and message completions in the order they were posted.
+//
+// Invariant: memory of a packet is written once. A PSN below `expected_` or already marked is never placed again, so a
+// buffer handed to the application after completion stays as it is.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "farstep/config.hpp"
+#include "farstep/regions.hpp"
+#include "farstep/wire.hpp"
+
+namespace farstep {
+
+/// What the socket saw around a datagram.
+struct Arrival {
+    uint8_t local_port = 0;
+    bool ecn_ce = false;
+    uint8_t trimmed = 0;  // 0 whole, 1 trimmed on the way, 2 trimmed at the last hop (told by DSCP)
+    uint32_t entropy = 0;  // what can be seen of the entropy value: the UDP source port
+};
+
+enum class Placement : uint8_t { Placed, Duplicate, OutOfWindow, NoImmediateSlot, Refused };
+
+struct ReceiverCounters {
+    uint64_t packets = 0, bytes = 0, duplicates = 0, out_of_window = 0, out_of_order = 0, ecn_ce = 0, trimmed = 0;
+    uint64_t messages = 0, immediates = 0, sacks_sent = 0, nacks_sent = 0, acks_sent = 0, refused = 0;
+};
+
+class Receiver {
+public:
+    static constexpr uint32_t kMaxSackTriggers = 16;  // entropy values with news in one batch; more share the last
+    static constexpr uint32_t kMaxNacks = 64;         // trim storms beyond this are left to loss inference
+
+    explicit Receiver(const ConnectionConfig& c)
+        : mtu_bytes_(c.mtu_bytes), window_(c.mpr * kMprUnit_packets), ring_(round_up_power_of_two(window_)),
+          mask_(ring_ - 1), sack_threshold_(c.sack_threshold_bytes), mpr_(static_cast<uint8_t>(c.mpr)),
+          imm_mask_(c.immediate_queue - 1), flags_(new uint8_t[ring_]()), imm_(new uint32_t[ring_]),
+          imm_queue_(new uint32_t[c.immediate_queue]) {
+        assert((c.immediate_queue & imm_mask_) == 0);
+        // One lap ahead of zero, so that sequence arithmetic never goes below it.
+        expected_ = (1ull << 24) + c.peer_start_psn;
+        max_received_ = expected_ - 1;
+        unreported_low_ = expected_;
+    }
+
+    // ---- input ---------------------------------------------------------------------------------------------------
+
+    Placement on_data(const wire::Packet& p, const Arrival& a, const RegionTable& regions) noexcept {
+        const uint64_t psn = expand24(p.bth.psn, expected_);
+        if (a.ecn_ce) ++counters_.ecn_ce;
+        if (psn < expected_ || (psn < expected_ + window_ && (flag(psn) & kReceived))) {
+            ++counters_.duplicates;
+            trigger_sack(psn, p, a, /*forced=*/true);
+            ack_pending_ = true;  // the peer missed our answer, perhaps the completion too
+            return Placement::Duplicate;
+        }
+        if (psn >= expected_ + window_) {
+            ++counters_.out_of_window;
+            push_nack(p, a, wire::NackReason::PsnOutOfWindow, FatalCode::Refused);
+            return Placement::OutOfWindow;
+        }
+        const bool imm = wire::has_immediate(p.bth.opcode);
+        if (imm && imm_held_ > imm_mask_) {
+            push_nack(p, a, wire::NackReason::NoResource, FatalCode::Refused);
+            return Placement::NoImmediateSlot;
+        }
+        if (!place(p, regions)) {
+            ++counters_.refused;
+            push_nack(p, a, wire::NackReason::UnexpectedEvent, FatalCode::Refused);
+            return Placement::Refused;
+        }
+        accept(psn, p, imm);
+        const bool forced = a.ecn_ce || p.bth.ack_request || p.bth.rtx;
+        bytes_since_sack_ += p.payload_bytes > kMinSackCharge_bytes ? p.payload_bytes : kMinSackCharge_bytes;
+        trigger_sack(psn, p, a, forced);
+        return Placement::Placed;
+    }
+
+    void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
+        ++counters_.trimmed;
+        const uint64_t psn = expand24(p.bth.psn, expected_);
+        if (psn < expected_ || psn >= expected_ + window_ || (flag(psn) & kReceived)) return;
+        push_nack(p, a, a.trimmed == 2 ? wire::NackReason::TrimmedLastHop : wire::NackReason::Trimmed,
+                  FatalCode::Refused);
+    }
+
+    /// A probe asks for everything we know: the SACK state from the lowest hole on, and the completion.
+    void on_probe(const wire::Packet& p, const Arrival& a) noexcept {
+        if (num_probes_ < kMaxProbeReplies)
+            probes_[num_probes_++] = {p.peth.probe_id, p.peth.timestamp, a.entropy, a.ecn_ce};
+        ack_pending_ = true;
+        reset_reported();
+        sack_due_ = true;
+    }
+
+    /// The socket dropped datagrams: ask the sender to slow down for a while (NSCC receiver window penalty, §6.5).
+    void penalise(uint64_t now, uint8_t penalty, uint64_t until_ns) noexcept {
+        (void)now;
+        penalty_ = penalty;
+        penalty_until_ = until_ns;
+    }
+
+    // ---- output --------------------------------------------------------------------------------------------------
+
+    bool has_control() const noexcept { return ack_pending_ || num_nacks_ || num_probes_ || sack_due_; }
+
+    /// Next NACK, SACK or ACK to send, headers without addresses. False when there is none.
+    bool poll_control(uint64_t now, wire::Packet& out) noexcept {
+        if (num_nacks_) return emit_nack(out);
+        if (num_probes_) return emit_probe_reply(now, out);
+        if (sack_due_) {
+            emit_sack(now, out);
+            return true;
+        }
+        if (ack_pending_) {
+            ack_pending_ = false;
+            ++counters_.acks_sent;
+            out.bth.opcode = wire::Opcode::Ack;
+            out.aeth = {0, static_cast<uint32_t>(messages_done_) & wire::kPsnMask};
+            return true;
+        }
+        return false;
+    }
+
+    bool pop_immediate(uint32_t& value) noexcept {
+        if (imm_head_ == imm_tail_) return false;
+        value = imm_queue_[imm_head_++ & imm_mask_];
+        --imm_held_;
+        return true;
+    }
+    uint64_t immediates_ready() const noexcept { return imm_tail_ - imm_head_; }
+    uint64_t immediates_raised() const noexcept { return imm_tail_; }
+    uint64_t messages_done() const noexcept { return messages_done_; }
+    uint64_t expected_psn() const noexcept { return expected_; }
+    uint32_t out_of_order_held() const noexcept { return ooo_; }
+    const ReceiverCounters& counters() const noexcept { return counters_; }
+
+private:
+    static constexpr uint8_t kReceived = 1, kLast = 2, kImm = 4, kReported = 8;
+    static constexpr uint32_t kMinSackCharge_bytes = 1024;  // UET: small packets count at least this much
+    static constexpr uint32_t kMaxProbeReplies = 16;
+
+    struct Trigger {
+        uint64_t psn;
+        uint32_t entropy;
+        uint16_t timestamp;
+        bool ecn, rtx;
+    };
+    struct PendingNack {
+        uint32_t psn, entropy;
+        uint16_t timestamp;
+        wire::NackReason reason;
+        FatalCode code;
+    };
+    struct PendingProbe {
+        uint16_t id, timestamp;
+        uint32_t entropy;
+        bool ecn;
+    };
+
+    uint8_t& flag(uint64_t psn) noexcept { return flags_[psn & mask_]; }
+
+    bool place(const wire::Packet& p, const RegionTable& regions) const noexcept {
+        if (p.payload_bytes > mtu_bytes_) return false;
+        // Only the last packet of a message may be short: a hole would otherwise hide between two of them.
+        if (!wire::ends_message(p.bth.opcode) && p.payload_bytes != mtu_bytes_) return false;
+        if (p.payload_bytes == 0) return true;
+        uint8_t* target = nullptr;
+        if (regions.check(p.reth.rkey, p.reth.va, p.payload_bytes, target) != RegionCheck::Ok) return false;
+        if (target != p.payload) std::memcpy(target, p.payload, p.payload_bytes);
+        return true;
+    }
+
+    void accept(uint64_t psn, const wire::Packet& p, bool imm) noexcept {
+        ++counters_.packets;
+        counters_.bytes += p.payload_bytes;
+        rcvd_bytes_ += p.payload_bytes;
+        uint8_t f = kReceived;
+        if (wire::ends_message(p.bth.opcode)) f |= kLast;
+        if (imm) {
+            f |= kImm;
+            imm_[psn & mask_] = p.immediate;
+            ++imm_held_;
+        }
+        flag(psn) = f;
+        if (psn > max_received_) max_received_ = psn;
+        if (psn != expected_) {
+            ++ooo_;
+            ++counters_.out_of_order;
+            if (psn < unreported_low_) unreported_low_ = psn;
+            return;
+        }
+        ++ooo_;
+        while (flag(expected_) & kReceived) {
+            const uint8_t g = flag(expected_);
+            if (g & kLast) complete_message(g, imm_[expected_ & mask_]);
+            flag(expected_) = 0;
+            ++expected_;
+            --ooo_;
+        }
+        if (unreported_low_ < expected_) unreported_low_ = expected_;
+    }
+
+    void complete_message(uint8_t flags, uint32_t immediate) noexcept {
+        ++messages_done_;
+        ++counters_.messages;
+        ack_pending_ = true;
+        if (!(flags & kImm)) return;
+        imm_queue_[imm_tail_++ & imm_mask_] = immediate;
+        ++counters_.immediates;
+    }
+
+    void trigger_sack(uint64_t psn, const wire::Packet& p, const Arrival& a, bool forced) noexcept {
+        last_ = {psn, a.entropy, p.tseth.timestamp, a.ecn_ce, p.bth.rtx};
+        if (!first_seen_) {
+            first_seen_ = true;
+            forced = true;  // the first packet of all gives the sender its first round trip
+        }
+        if (forced || bytes_since_sack_ >= sack_threshold_) {
+            sack_due_ = true;
+            if (a.ecn_ce || p.bth.rtx) remember(last_);  // these SACKs must describe this very packet
+        }
+    }
+    void remember(const Trigger& t) noexcept {
+        for (uint32_t i = 0; i < num_triggers_; ++i)
+            if (triggers_[i].entropy == t.entropy && triggers_[i].ecn == t.ecn && triggers_[i].rtx == t.rtx) {
+                triggers_[i] = t;
+                return;
+            }
+        if (num_triggers_ < kMaxSackTriggers) triggers_[num_triggers_++] = t;
+    }
+
+    void push_nack(const wire::Packet& p, const Arrival& a, wire::NackReason reason, FatalCode code) noexcept {
+        if (num_nacks_ < kMaxNacks) nacks_[num_nacks_++] = {p.bth.psn, a.entropy, p.tseth.timestamp, reason, code};
+    }
+    bool emit_nack(wire::Packet& out) noexcept {
+        const PendingNack n = nacks_[--num_nacks_];
+        ++counters_.nacks_sent;
+        out.bth.opcode = wire::Opcode::Nack;
+        out.neth = {};
+        out.neth.reason = n.reason;
+        out.neth.vendor = static_cast<uint8_t>(n.code);
+        out.neth.entropy = n.entropy;
+        out.neth.nack_psn = n.psn;
+        out.neth.timestamp = n.timestamp;
+        return true;
+    }
+
+    bool emit_probe_reply(uint64_t now, wire::Packet& out) noexcept {
+        const PendingProbe q = probes_[--num_probes_];
+        Trigger t{expected_, q.entropy, q.timestamp, q.ecn, false};
+        fill_sack(now, t, unreported_low_, out);
+        out.seth.probe_reply = true;
+        out.seth.ack_psn_offset = static_cast<int16_t>(q.id);
+        return true;
+    }
+
+    void emit_sack(uint64_t now, wire::Packet& out) noexcept {
+        Trigger t = last_;
+        if (num_triggers_) t = triggers_[--num_triggers_];
+        const uint64_t newest_base = t.psn >= expected_ + 63 ? t.psn - 63 : expected_;
+        // Everything that came gets reported at least once: an unreported packet would be taken for lost.
+        while (unreported_low_ <= max_received_ && (flag(unreported_low_) & (kReceived | kReported)) != kReceived)
+            ++unreported_low_;
+        uint64_t base = unreported_low_ < newest_base ? unreported_low_ : newest_base;
+        fill_sack(now, t, base, out);
+        bytes_since_sack_ = 0;
+        sack_due_ = num_triggers_ > 0 || unreported_low_ <= max_received_;
+    }
+
+    void fill_sack(uint64_t now, const Trigger& t, uint64_t base, wire::Packet& out) noexcept {
+        ++counters_.sacks_sent;
+        const uint64_t cack = expected_ - 1;
+        uint64_t bitmap = 0;
+        for (uint32_t i = 0; i < 64 && base + i <= max_received_; ++i) {
+            uint8_t& f = flag(base + i);
+            if (base + i >= expected_ && (f & kReceived)) {
+                bitmap |= 1ull << i;
+                f |= kReported;
+            }
+        }
+        advance_unreported(base);
+        out.bth.opcode = wire::Opcode::Sack;
+        out.bth.rtx = t.rtx;  // tells the sender which transmission the timestamp belongs to
+        out.seth = {};
+        out.seth.mark = t.ecn ? wire::SackMark::SkipOnce : wire::SackMark::None;
+        const int64_t offset = static_cast<int64_t>(t.psn - cack);
+        out.seth.ack_psn_offset = static_cast<int16_t>(offset < -32768 ? -32768 : offset);
+        out.seth.entropy = t.entropy;
+        out.seth.cack_psn = static_cast<uint32_t>(cack) & wire::kPsnMask;
+        out.seth.mpr = mpr_;
+        out.seth.sack_offset = static_cast<int16_t>(base - cack);
+        out.seth.bitmap = bitmap;
+        out.cc = {};
+        out.cc.timestamp = t.timestamp;
+        out.cc.ooo_count = static_cast<uint16_t>(ooo_ < 0x7FFF ? ooo_ : 0x7FFF);
+        out.cc.rcvd_units = static_cast<uint32_t>((rcvd_bytes_ + 255) >> 8) & 0xFFFFFF;
+        if (penalty_ && now < penalty_until_) out.cc.rcv_cwnd_pen = penalty_;
+        else if (penalty_) {
+            penalty_ = 0;
+            out.cc.restore_cwnd = true;
+        }
+    }
+
+    // After [base, base+64) was reported: the next received packet that no SACK has named yet, if any.
+    void advance_unreported(uint64_t base) noexcept {
+        if (unreported_low_ < base) return;  // cannot be: base is never above it
+        uint64_t p = base + 64 > unreported_low_ ? base + 64 : unreported_low_;
+        if (p < expected_) p = expected_;
+        while (p <= max_received_ && (flag(p) & (kReceived | kReported)) != kReceived) ++p;
+        unreported_low_ = p;
+    }
+    void reset_reported() noexcept {
+        unreported_low_ = expected_;
+        while (unreported_low_ <= max_received_ && !(flag(unreported_low_) & kReceived)) ++unreported_low_;
+        for (uint64_t p = unreported_low_; p <= max_received_; ++p) flag(p) &= static_cast<uint8_t>(~kReported);
+    }
+
+    uint32_t mtu_bytes_, window_, ring_, mask_, sack_threshold_;
+    uint8_t mpr_;
+    uint32_t imm_mask_;
+    std::unique_ptr<uint8_t[]> flags_;
+    std::unique_ptr<uint32_t[]> imm_, imm_queue_;
+
+    uint64_t expected_, max_received_, unreported_low_;
+    uint64_t messages_done_ = 0, rcvd_bytes_ = 0;
+    uint64_t imm_head_ = 0, imm_tail_ = 0;
+    uint32_t imm_held_ = 0;  // received and not consumed, raised or still waiting for earlier packets
+    uint32_t ooo_ = 0, bytes_since_sack_ = 0;
+    uint32_t num_triggers_ = 0, num_nacks_ = 0, num_probes_ = 0;
+    bool first_seen_ = false, sack_due_ = false, ack_pending_ = false;
+    uint8_t penalty_ = 0;
+    uint64_t penalty_until_ = 0;
+    Trigger last_{}, triggers_[kMaxSackTriggers]{};
+    PendingNack nacks_[kMaxNacks]{};
+    PendingProbe probes_[kMaxProbeReplies]{};
+    ReceiverCounters counters_;
+};
+
+}  // namespace farstep

@@ -1,0 +1,123 @@
+// Messages posted to one connection, in order: waiting, being cut into packets, or waiting for the peer's completion.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+
+#include "farstep/config.hpp"
+#include "farstep/wire.hpp"
+
+namespace farstep {
+
+struct WriteRequest {
+    const uint8_t* data = nullptr;
+    uint32_t length_bytes = 0;
+    uint32_t local_key = 0;  // region pinned while the message is in the queue; 0 for none
+    uint64_t remote_offset = 0;
+    uint32_t remote_key = 0;
+    bool has_immediate = false;
+    uint32_t immediate = 0;
+};
+
+struct Message {
+    WriteRequest request;
+    uint64_t first_psn = 0;  // set when its first packet is cut
+    uint32_t num_packets = 0;
+    uint16_t rqmsn = 0;
+};
+
+class SendQueue {
+public:
+    explicit SendQueue(const ConnectionConfig& c)
+        : mtu_bytes_(c.mtu_bytes), wimm_(c.wimm), mask_(c.send_queue - 1), ring_(new Message[c.send_queue]) {
+        assert((c.send_queue & mask_) == 0 && c.send_queue <= (1u << 15));  // METH.MSN has 16 bits
+    }
+
+    bool is_full() const noexcept { return tail_ - head_ > mask_; }
+    uint64_t posted() const noexcept { return tail_; }
+    uint64_t completed() const noexcept { return head_; }
+    uint64_t outstanding() const noexcept { return tail_ - head_; }
+
+    void post(const WriteRequest& r) noexcept {
+        assert(!is_full());
+        Message& m = ring_[tail_++ & mask_];
+        m.request = r;
+        m.num_packets = r.length_bytes ? (r.length_bytes - 1) / mtu_bytes_ + 1 : 1;
+    }
+
+    /// A packet can be cut now: something is posted, and the bound on write-immediates in flight allows it.
+    bool has_packet() const noexcept {
+        if (next_ == tail_) return false;
+        const Message& m = ring_[next_ & mask_];
+        return offset_ > 0 || !m.request.has_immediate || immediates_sent_ - immediates_done_ < wimm_;
+    }
+    uint32_t next_payload_bytes() const noexcept {
+        const Message& m = ring_[next_ & mask_];
+        const uint64_t left = m.request.length_bytes - static_cast<uint64_t>(offset_) * mtu_bytes_;
+        return left < mtu_bytes_ ? static_cast<uint32_t>(left) : mtu_bytes_;
+    }
+    bool next_has_immediate() const noexcept {
+        const Message& m = ring_[next_ & mask_];
+        return m.request.has_immediate && offset_ + 1 == m.num_packets;
+    }
+    /// Number of the message the next packet belongs to.
+    uint64_t next_message() const noexcept { return next_; }
+    /// Takes the next packet; `psn` becomes the message's first when it is.
+    void cut(uint64_t psn) noexcept {
+        Message& m = ring_[next_ & mask_];
+        if (offset_ == 0) {
+            m.first_psn = psn;
+            m.rqmsn = static_cast<uint16_t>(immediates_sent_);
+            if (m.request.has_immediate) ++immediates_sent_;
+        }
+        if (++offset_ == m.num_packets) {
+            offset_ = 0;
+            ++next_;
+        }
+    }
+    bool is_drained() const noexcept { return next_ == tail_; }
+
+    /// Headers and payload of the packet `psn` of message number `number`.
+    void describe(uint64_t number, uint64_t psn, wire::Packet& p) const noexcept {
+        const Message& m = ring_[number & mask_];
+        const uint32_t i = static_cast<uint32_t>(psn - m.first_psn);
+        const bool first = i == 0, last = i + 1 == m.num_packets, imm = m.request.has_immediate;
+        const uint64_t at = static_cast<uint64_t>(i) * mtu_bytes_;
+        const uint64_t left = m.request.length_bytes - at;
+        using wire::Opcode;
+        if (first && last) p.bth.opcode = imm ? Opcode::WriteOnlyImm : Opcode::WriteOnly;
+        else if (last) p.bth.opcode = imm ? Opcode::WriteLastImm : Opcode::WriteLast;
+        else p.bth.opcode = first ? Opcode::WriteFirst : Opcode::WriteMiddle;
+        p.meth = {m.rqmsn, static_cast<uint16_t>(number)};
+        p.reth = {m.request.remote_offset + at, m.request.remote_key, m.request.length_bytes};
+        p.immediate = m.request.immediate;
+        p.payload = m.request.data + at;
+        p.payload_bytes = left < mtu_bytes_ ? static_cast<uint32_t>(left) : mtu_bytes_;
+    }
+
+    /// The peer says it has `msn24` messages (modulo 2^24). Returns how many more that completes; 0 if the number is
+    /// old, or claims messages whose packets were not all acknowledged (`una` = lowest unacknowledged PSN).
+    uint64_t completions(uint32_t msn24, uint64_t una) const noexcept {
+        const uint64_t claimed = expand24(msn24, head_);
+        if (claimed <= head_ || claimed > next_) return 0;
+        const Message& last = ring_[(claimed - 1) & mask_];
+        if (last.first_psn + last.num_packets > una) return 0;
+        return claimed - head_;
+    }
+    const Message& front() const noexcept { return ring_[head_ & mask_]; }
+    void pop_front() noexcept {
+        if (front().request.has_immediate && head_ < next_) ++immediates_done_;
+        ++head_;
+    }
+
+private:
+    uint32_t mtu_bytes_, wimm_;
+    uint64_t mask_;
+    std::unique_ptr<Message[]> ring_;
+    uint64_t head_ = 0, next_ = 0, tail_ = 0;  // completed | being cut | posted
+    uint32_t offset_ = 0;                      // packets of message `next_` already cut
+    uint64_t immediates_sent_ = 0, immediates_done_ = 0;
+};
+
+}  // namespace farstep

@@ -1,0 +1,502 @@
+// The requester of one connection: cuts messages into packets, remembers each until the peer has it, decides what is
+// lost, and sends that again on another entropy value.
+//
+// Three rules find losses, quickest first (MRC §5.2): a packet overtaken on its own entropy value (paths are FIFO);
+// a packet later than its plane's round trip allows while news of later packets arrives; the retransmission timeout.
+// A soft timeout sends the oldest packet and a probe, so that the end of a message does not wait for the hard one.
+//
+// Invariant: the bytes this connection holds in the congestion context are the sizes of its InFlight records.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+
+#include "farstep/config.hpp"
+#include "farstep/entropy.hpp"
+#include "farstep/nscc.hpp"
+#include "farstep/send_queue.hpp"
+#include "farstep/wire.hpp"
+
+namespace farstep {
+
+enum class RecordState : uint8_t { Free, InFlight, Lost, Acked };
+
+struct PacketRecord {
+    uint64_t tx_ns = 0;
+    uint64_t message = 0;
+    uint32_t ev_index = 0;  // position among the packets sent on this entropy value
+    uint32_t size_bytes = 0;  // nominal, as congestion control counts
+    EvIndex ev = kNoEv;
+    EvIndex previous_ev = kNoEv;     // of the transmission before, when it was given up
+    uint16_t previous_timestamp = 0;
+    uint8_t transmissions = 0;
+    RecordState state = RecordState::Free;
+    bool by_timeout = false;  // given up by a timer alone
+};
+
+struct SenderCounters {
+    uint64_t packets = 0, bytes = 0, retransmitted = 0, lost_order = 0, lost_late = 0, lost_timeout = 0, trimmed = 0;
+    uint64_t spurious = 0, soft_timeouts = 0, timeouts = 0, sacks = 0, nacks = 0, acks = 0, invalid_sacks = 0;
+};
+
+/// Smoothed round trip and its variation (RFC 6298 weights).
+struct RoundTrip {
+    uint64_t srtt_ns = 0, var_ns = 0;
+    void sample(uint64_t rtt) noexcept {
+        if (srtt_ns == 0) {
+            srtt_ns = rtt;
+            var_ns = rtt / 2;
+            return;
+        }
+        const uint64_t d = rtt > srtt_ns ? rtt - srtt_ns : srtt_ns - rtt;
+        var_ns += (static_cast<int64_t>(d) - static_cast<int64_t>(var_ns)) / 4;
+        srtt_ns += (static_cast<int64_t>(rtt) - static_cast<int64_t>(srtt_ns)) / 8;
+    }
+};
+
+class Sender {
+public:
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths)
+        : config_(c), cc_(&cc), paths_(&paths), queue_(c), window_(c.peer_mpr * kMprUnit_packets),
+          ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), records_(new PacketRecord[ring_]),
+          ev_sent_(new uint32_t[kMaxEvs]()), ev_acked_(new uint32_t[kMaxEvs]()) {
+        next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
+    }
+
+    SendQueue& queue() noexcept { return queue_; }
+    const SendQueue& queue() const noexcept { return queue_; }
+
+    // ---- output ----------------------------------------------------------------------------------------------------
+
+    bool has_retransmission() const noexcept { return num_lost_ > 0; }
+    bool has_new() const noexcept { return next_psn_ < una_ + window_ && queue_.has_packet(); }
+    bool has_data() const noexcept { return has_retransmission() || has_new(); }
+
+    /// Congestion window or receive window holds this connection back although it has something to send.
+    bool is_window_limited() const noexcept { return has_data() && !cc_->can_send(config_.mtu_bytes); }
+
+    /// Fills `psns` with packets for one burst on one entropy value and returns how many; 0 when nothing may go now.
+    /// All but the last have the same size, as segmentation offload wants it.
+    uint32_t poll_burst(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
+        if (has_retransmission()) return burst_of_lost(now, free_planes, max_packets, ev, psns);
+        if (!has_new()) return 0;
+        return burst_of_new(now, free_planes, max_packets, ev, psns);
+    }
+    void describe(uint64_t psn, wire::Packet& p) const noexcept {
+        const PacketRecord& r = record(psn);
+        queue_.describe(r.message, psn, p);
+        p.bth.psn = static_cast<uint32_t>(psn) & wire::kPsnMask;
+        p.bth.rtx = r.transmissions > 1;
+        p.bth.has_timestamp = true;
+        p.tseth.timestamp = timestamp_of(r.tx_ns);
+        p.bth.ack_request = psn + 1 == next_psn_ && (queue_.is_drained() || cc_->wants_ack());
+    }
+
+    // ---- input -----------------------------------------------------------------------------------------------------
+
+    void on_sack(uint64_t now, const wire::Packet& p) noexcept {
+        ++counters_.sacks;
+        const uint64_t cack = expand24(p.seth.cack_psn, una_);
+        if (cack >= next_psn_) {
+            ++counters_.invalid_sacks;
+            return;
+        }
+        Batch batch;
+        last_trigger_ev_ = kNoEv;
+        if (!p.seth.probe_reply) read_trigger(now, p, cack, batch);
+        for (uint64_t psn = una_; psn <= cack; ++psn) acknowledge(now, psn, batch);
+        acknowledge_bitmap(now, p, cack, batch);
+        finish(now, p, batch);
+    }
+
+    /// Answers the probe sent at `sent_ns`: whatever was sent before it and is still missing is late now.
+    void on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns) noexcept {
+        rtt_.sample(rtt_ns);
+        if (sent_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = sent_ns;
+        detect_losses(now);
+    }
+
+    /// Returns false when the shared retry budget is spent.
+    bool on_nack(uint64_t now, const wire::Packet& p) noexcept {
+        ++counters_.nacks;
+        const uint64_t psn = expand24(p.neth.nack_psn, una_);
+        const bool trim = p.neth.reason == wire::NackReason::Trimmed || p.neth.reason == wire::NackReason::TrimmedLastHop;
+        if (psn >= una_ && psn < next_psn_) {
+            PacketRecord& r = record(psn);
+            // A NACK about an earlier transmission must not remove the present one.
+            if (r.state == RecordState::InFlight && p.neth.timestamp == timestamp_of(r.tx_ns)) {
+                const bool last_hop = p.neth.reason == wire::NackReason::TrimmedLastHop;
+                if (trim) {
+                    ++counters_.trimmed;
+                    cc_->on_trim(now, r.size_bytes, last_hop);
+                    paths_->on_trimmed(now, r.ev, last_hop, r.size_bytes);
+                } else {  // the peer lacked room: nobody's path is to blame
+                    cc_->on_trim(now, r.size_bytes, true);
+                    paths_->on_trimmed(now, r.ev, true, r.size_bytes);
+                }
+                put_lost(psn, r, false);
+            }
+        }
+        return trim || ++retries_ <= retry_budget();
+    }
+
+    void on_ack(uint32_t msn24, uint64_t& completed) noexcept {
+        ++counters_.acks;
+        completed = queue_.completions(msn24, una_);
+        if (completed) retries_ = 0;
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------------------
+
+    uint64_t next_timeout_ns() const noexcept {
+        if (una_ == next_psn_) return queue_.completed() < queue_.next_message() ? completion_deadline_ns_ : kNever;
+        uint64_t t = rto_deadline_ns_;
+        if (soft_deadline_ns_ < t) t = soft_deadline_ns_;
+        if (late_deadline_ns_ < t) t = late_deadline_ns_;
+        return t;
+    }
+    /// Returns false when the retry budget is spent. `wants_probe` asks for a reliability probe.
+    bool on_timeout(uint64_t now, bool& wants_probe) noexcept {
+        wants_probe = false;
+        if (una_ == next_psn_) {
+            if (now < completion_deadline_ns_ || queue_.completed() == queue_.next_message()) return true;
+            wants_probe = true;  // every packet arrived, the completion got lost
+            completion_deadline_ns_ = now + rto_ns();
+            return ++retries_ <= retry_budget();
+        }
+        if (now >= late_deadline_ns_) detect_losses(now);
+        if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
+        if (now >= soft_deadline_ns_) soft_timeout(now, wants_probe);
+        return true;
+    }
+
+    /// Takes everything out of the congestion context: the connection has ended.
+    void release_inflight() noexcept {
+        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state == RecordState::InFlight) cc_->on_forget(r.size_bytes);
+            r.state = RecordState::Free;
+        }
+        una_ = next_psn_;
+        num_lost_ = 0;
+        inflight_bytes_ = 0;
+    }
+
+    /// Entropy value of the packet the last SACK answered, kNoEv if that is not known.
+    EvIndex last_trigger_ev() const noexcept { return last_trigger_ev_; }
+    uint64_t una() const noexcept { return una_; }
+    uint64_t next_psn() const noexcept { return next_psn_; }
+    int64_t inflight_bytes() const noexcept { return inflight_bytes_; }
+    uint32_t retries() const noexcept { return retries_; }
+    const RoundTrip& round_trip() const noexcept { return rtt_; }
+    uint64_t rto_ns() const noexcept {
+        uint64_t base = rtt_.srtt_ns + 4 * rtt_.var_ns + rtt_.srtt_ns / 2;
+        if (base < config_.reliability.rto_base_ns) base = config_.reliability.rto_base_ns;
+        const uint32_t linear = config_.reliability.linear_count;
+        const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
+        const uint64_t cap = base > config_.reliability.rto_max_ns ? base : config_.reliability.rto_max_ns;
+        if (doublings >= 20 || base << doublings > cap) return cap;
+        return base << doublings;
+    }
+    const SenderCounters& counters() const noexcept { return counters_; }
+    uint64_t first_rtt_ns() const noexcept { return rtt_.srtt_ns ? rtt_.srtt_ns : config_.reliability.initial_rtt_ns; }
+
+private:
+    /// What one SACK changed, applied once at its end.
+    struct Batch {
+        uint32_t newly_bytes = 0;
+        bool rtt_valid = false, progress = false;
+        uint64_t rtt_ns = 0;
+        EvIndex run_ev = kNoEv;  // consecutive packets of one entropy value are reported together
+        uint32_t run_bytes = 0;
+        EvIndex trigger_ev = kNoEv;
+        uint64_t trigger_psn = 0;
+    };
+
+    PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
+    const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
+    uint32_t retry_budget() const noexcept {
+        const ReliabilityConfig& r = config_.reliability;
+        return r.exponential_count >= 25 ? UINT32_MAX - 1 : r.linear_count + r.exponential_count;
+    }
+    static uint32_t nominal_bytes(uint32_t payload, bool imm) noexcept {
+        return static_cast<uint32_t>(wire::kDataHeaderBytes + wire::kIcrcBytes + kNominalOverhead_bytes) + payload +
+               (imm ? static_cast<uint32_t>(wire::kImmBytes) : 0u);
+    }
+
+    // ---- sending ---------------------------------------------------------------------------------------------------
+
+    uint32_t burst_of_new(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
+        if (!cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), false))) return 0;
+        ev = paths_->pick(now, free_planes, kNoEv, max_packets * config_.mtu_bytes);
+        if (ev == kNoEv) return 0;
+        uint32_t n = 0, first_size = 0;
+        while (n < max_packets && has_new()) {
+            const uint32_t size = nominal_bytes(queue_.next_payload_bytes(), queue_.next_has_immediate());
+            if (n && size > first_size) break;
+            if (!cc_->can_send(size)) break;
+            if (n == 0) first_size = size;
+            PacketRecord& r = record(next_psn_);
+            r = PacketRecord{};
+            r.message = queue_.next_message();
+            r.size_bytes = size;
+            queue_.cut(next_psn_);
+            stamp(now, next_psn_, r, ev);
+            psns[n++] = next_psn_++;
+            if (size < first_size) break;
+        }
+        return n;
+    }
+
+    uint32_t burst_of_lost(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
+        uint32_t n = 0, first_size = 0;
+        while (n < max_packets && num_lost_) {
+            while (rtx_cursor_ < next_psn_ && record(rtx_cursor_).state != RecordState::Lost) ++rtx_cursor_;
+            assert(rtx_cursor_ < next_psn_);
+            PacketRecord& r = record(rtx_cursor_);
+            if (!cc_->can_send(r.size_bytes)) break;
+            if (n == 0) {
+                ev = paths_->pick(now, free_planes, r.ev, r.size_bytes);
+                if (ev == kNoEv) return 0;
+                first_size = r.size_bytes;
+            } else if (r.ev == ev || r.size_bytes > first_size) {
+                break;  // never on the entropy value that lost it
+            }
+            r.previous_ev = r.ev;
+            r.previous_timestamp = timestamp_of(r.tx_ns);
+            --num_lost_;
+            ++counters_.retransmitted;
+            stamp(now, rtx_cursor_, r, ev);
+            psns[n++] = rtx_cursor_++;
+            if (r.size_bytes < first_size) break;
+        }
+        return n;
+    }
+
+    void stamp(uint64_t now, uint64_t psn, PacketRecord& r, EvIndex ev) noexcept {
+        (void)psn;
+        if (inflight_bytes_ == 0) arm(now);
+        r.tx_ns = now;
+        r.ev = ev;
+        r.ev_index = ++ev_sent_[ev];
+        if (r.transmissions < 255) ++r.transmissions;
+        r.state = RecordState::InFlight;
+        r.by_timeout = false;
+        inflight_bytes_ += r.size_bytes;
+        cc_->on_send(now, r.size_bytes);
+        paths_->on_sent(now, ev, r.size_bytes);
+        ++counters_.packets;
+        counters_.bytes += r.size_bytes;
+        last_tx_ns_ = now;
+        const uint64_t soft = now + soft_timeout_ns();
+        if (soft > soft_deadline_ns_ && !soft_fired_) soft_deadline_ns_ = soft;
+    }
+
+    // ---- acknowledgement ---------------------------------------------------------------------------------------------
+
+    // The packet that made the peer answer: its round trip, its mark, and whether a loss was declared wrongly.
+    void read_trigger(uint64_t now, const wire::Packet& p, uint64_t cack, Batch& b) noexcept {
+        const uint64_t psn = cack + static_cast<int64_t>(p.seth.ack_psn_offset);
+        if (psn + ring_ < next_psn_ || psn >= next_psn_) return;
+        PacketRecord& r = record(psn);
+        if (r.transmissions == 0) return;
+        // The echoed timestamp says which transmission arrived; Karn's rule with an echo (UET) is implied by it.
+        if (p.cc.timestamp == timestamp_of(r.tx_ns)) {
+            b.trigger_ev = r.ev;
+            b.trigger_psn = psn;
+            b.rtt_valid = r.transmissions == 1 ? !p.bth.rtx : r.transmissions == 2 && p.bth.rtx;
+            b.rtt_ns = now - r.tx_ns;
+            note_order(r);
+        } else if (r.previous_ev != kNoEv && p.cc.timestamp == r.previous_timestamp) {
+            ++counters_.spurious;
+            paths_->on_spurious_loss(now, r.previous_ev, r.size_bytes);
+            b.trigger_ev = r.previous_ev;
+            r.previous_ev = kNoEv;
+        }
+        last_trigger_ev_ = b.trigger_ev;
+        if (p.seth.mark == wire::SackMark::SkipOnce && b.trigger_ev != kNoEv) paths_->on_ecn(now, b.trigger_ev);
+        if (p.seth.mark == wire::SackMark::AlwaysSkip && b.trigger_ev != kNoEv) paths_->on_always_skip(now, b.trigger_ev);
+    }
+
+    void note_order(const PacketRecord& r) noexcept {
+        if (static_cast<int32_t>(r.ev_index - ev_acked_[r.ev]) > 0) ev_acked_[r.ev] = r.ev_index;
+        if (r.tx_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = r.tx_ns;
+    }
+
+    void acknowledge_bitmap(uint64_t now, const wire::Packet& p, uint64_t cack, Batch& b) noexcept {
+        const uint64_t base = cack + static_cast<int64_t>(p.seth.sack_offset);
+        uint64_t bits = p.seth.bitmap;
+        while (bits) {
+            const int i = __builtin_ctzll(bits);
+            bits &= bits - 1;
+            const uint64_t psn = base + static_cast<uint64_t>(i);
+            if (psn >= una_ && psn > cack && psn < next_psn_) acknowledge(now, psn, b);
+        }
+    }
+
+    void acknowledge(uint64_t now, uint64_t psn, Batch& b) noexcept {
+        PacketRecord& r = record(psn);
+        if (r.state == RecordState::Acked) return;
+        b.progress = true;
+        if (psn >= max_acked_) max_acked_ = psn + 1;
+        if (r.state == RecordState::InFlight) {
+            b.newly_bytes += r.size_bytes;
+            inflight_bytes_ -= r.size_bytes;
+            if (r.ev != b.run_ev) flush_run(now, b);
+            b.run_ev = r.ev;
+            b.run_bytes += r.size_bytes;
+            // With several transmissions it is unknown which arrived, so it says nothing about order.
+            if (r.transmissions == 1) note_order(r);
+        } else if (r.state == RecordState::Lost) {
+            // Given up, not yet sent again, and here it is after all: put it back before NSCC takes it out (§6.4).
+            --num_lost_;
+            ++counters_.spurious;
+            cc_->on_spurious(r.size_bytes);
+            b.newly_bytes += r.size_bytes;
+            paths_->on_spurious_loss(now, r.ev, r.size_bytes);
+        }
+        r.state = RecordState::Acked;
+    }
+    void flush_run(uint64_t now, Batch& b) noexcept {
+        if (b.run_ev != kNoEv && b.run_bytes) {
+            const bool is_trigger = b.rtt_valid && b.run_ev == b.trigger_ev;
+            paths_->on_acked(now, b.run_ev, b.run_bytes, is_trigger, is_trigger ? b.rtt_ns : 0);
+        }
+        b.run_bytes = 0;
+    }
+
+    void finish(uint64_t now, const wire::Packet& p, Batch& b) noexcept {
+        flush_run(now, b);
+        if (b.rtt_valid) {
+            rtt_.sample(b.rtt_ns);
+            const uint8_t plane = paths_->plane(b.trigger_ev);
+            if (plane < kMaxPorts) plane_rtt_[plane].sample(b.rtt_ns);
+        }
+        if (p.cc.rcv_cwnd_pen || p.cc.restore_cwnd)
+            cc_->on_receiver_penalty(now, b.newly_bytes, p.cc.rcv_cwnd_pen, p.cc.restore_cwnd);
+        const bool ecn = p.seth.mark == wire::SackMark::SkipOnce;
+        if (b.newly_bytes || ecn) cc_->on_sack(now, b.newly_bytes, ecn, b.rtt_valid, b.rtt_ns);
+        while (una_ < next_psn_ && record(una_).state == RecordState::Acked) ++una_;
+        if (rtx_cursor_ < una_) rtx_cursor_ = una_;
+        if (b.progress) {
+            retries_ = 0;
+            backoff_ = 0;
+            arm(now);
+        }
+        detect_losses(now);
+    }
+
+    void arm(uint64_t now) noexcept {
+        rto_deadline_ns_ = now + rto_ns();
+        soft_fired_ = false;
+        soft_deadline_ns_ = now + soft_timeout_ns();
+        completion_deadline_ns_ = now + rto_ns();
+    }
+
+    // ---- loss ------------------------------------------------------------------------------------------------------
+
+    uint64_t slack_ns(const RoundTrip& r) const noexcept {
+        uint64_t slack = 4 * r.var_ns;
+        if (slack < r.srtt_ns / 16) slack = r.srtt_ns / 16;
+        const uint64_t least = config_.reliability.loss_slack_min_ns;
+        return slack < least ? least : slack;
+    }
+    uint64_t late_after_ns(EvIndex ev) const noexcept {
+        const uint8_t plane = paths_->plane(ev);
+        const RoundTrip& r = plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
+        if (r.srtt_ns == 0) return config_.reliability.rto_base_ns;
+        return r.srtt_ns + slack_ns(r);
+    }
+    uint64_t soft_timeout_ns() const noexcept {
+        if (rtt_.srtt_ns == 0) return config_.reliability.rto_base_ns;
+        return rtt_.srtt_ns + slack_ns(rtt_) + rtt_.srtt_ns / 8;
+    }
+
+    void detect_losses(uint64_t now) noexcept {
+        late_deadline_ns_ = kNever;
+        const uint64_t settle_ns = cc_->base_rtt_ns() / 2;
+        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state != RecordState::InFlight) continue;
+            // First transmissions leave in PSN order: nothing from here on was sent before the newest news.
+            if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
+            const uint64_t age = now - r.tx_ns;
+            if (static_cast<int32_t>(ev_acked_[r.ev] - r.ev_index) > 0 && age >= settle_ns) {
+                ++counters_.lost_order;
+                give_up(now, psn, r, false);
+            } else if (r.tx_ns < newest_acked_tx_ns_) {
+                const uint64_t late = late_after_ns(r.ev);
+                if (age >= late) {
+                    ++counters_.lost_late;
+                    give_up(now, psn, r, false);
+                } else if (r.tx_ns + late < late_deadline_ns_) {
+                    late_deadline_ns_ = r.tx_ns + late;
+                }
+            }
+        }
+    }
+
+    void give_up(uint64_t now, uint64_t psn, PacketRecord& r, bool timeout) noexcept {
+        cc_->on_loss(now, r.size_bytes);
+        paths_->on_lost(now, r.ev, r.size_bytes, timeout);
+        put_lost(psn, r, timeout);
+    }
+    void put_lost(uint64_t psn, PacketRecord& r, bool timeout) noexcept {
+        inflight_bytes_ -= r.size_bytes;
+        r.state = RecordState::Lost;
+        r.by_timeout = timeout;
+        ++num_lost_;
+        if (psn < rtx_cursor_) rtx_cursor_ = psn;
+    }
+
+    // The oldest packet goes again on another path, and a probe asks for the rest; the retry budget is untouched.
+    void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
+        soft_fired_ = true;
+        soft_deadline_ns_ = kNever;
+        ++counters_.soft_timeouts;
+        wants_probe = true;
+        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state != RecordState::InFlight) continue;
+            if (now - r.tx_ns >= soft_timeout_ns()) give_up(now, psn, r, true);
+            return;
+        }
+    }
+
+    bool hard_timeout(uint64_t now, bool& wants_probe) noexcept {
+        ++counters_.timeouts;
+        ++backoff_;
+        wants_probe = true;
+        const uint64_t rto = config_.reliability.rto_base_ns;
+        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state != RecordState::InFlight || now - r.tx_ns < rto) continue;
+            ++counters_.lost_timeout;
+            give_up(now, psn, r, true);
+        }
+        rto_deadline_ns_ = now + rto_ns();
+        soft_fired_ = true;
+        soft_deadline_ns_ = kNever;
+        return ++retries_ <= retry_budget();
+    }
+
+    ConnectionConfig config_;
+    Nscc* cc_;
+    PathSet* paths_;
+    SendQueue queue_;
+    uint32_t window_, ring_, mask_;
+    std::unique_ptr<PacketRecord[]> records_;
+    std::unique_ptr<uint32_t[]> ev_sent_, ev_acked_;
+    uint64_t next_psn_, una_, max_acked_, rtx_cursor_;
+    uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0;
+    int64_t inflight_bytes_ = 0;
+    uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0;
+    uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
+    bool soft_fired_ = false;
+    EvIndex last_trigger_ev_ = kNoEv;
+    RoundTrip rtt_, plane_rtt_[kMaxPorts];
+    SenderCounters counters_;
+};
+
+}  // namespace farstep
