@@ -1,0 +1,72 @@
+"""The command line as a whole: its verbs, its version, and what an error looks like."""
+
+import contextlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from farstep import __version__
+from farstep.cli import doctor, lab, report, train
+from farstep.cli.errors import CommandError, translated
+
+__all__ = ["app", "main"]
+
+
+def version() -> None:
+    """Print the version."""
+    print(f"farstep {__version__}")
+
+
+app = typer.Typer(
+    name="farstep",
+    help="Train one model in lockstep across many machines and sites, over a network that is allowed to fail.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+app.command("version")(version)
+app.add_typer(lab.app, name="lab")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    is_version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Runs the command line of this process and exits."""
+    try:
+        with translated():
+            status = app(standalone_mode=False)
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"\nhint: {error.hint}", file=sys.stderr)
+        status = error.status
+    except typer.Abort:
+        status = 130
+    except BrokenPipeError:  # the reader of our output has gone; leave nothing to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    sys.exit(status if isinstance(status, int) else 0)

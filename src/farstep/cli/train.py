@@ -1,0 +1,104 @@
+"""`farstep train`: run a configuration, or the built-in demo."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farstep.cli.errors import INTERRUPTED, REMOTE, USAGE, CommandError
+
+if TYPE_CHECKING:
+    from farstep.observe.live import LiveDisplay
+    from farstep.train.config import RunConfig
+    from farstep.train.orders import TorchrunPlace
+    from farstep.train.result import RunResult
+
+__all__ = ["train"]
+
+
+def train(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.TOML]", help="Configuration; without it, the built-in demo.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps, instead of run.steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of run.seed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's folder, instead of run.out.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Text file to train on, instead of data.text.")] = None,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print the configuration and exit.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+) -> None:
+    """Train a model over several sites, through whatever the network does.
+
+    Without RUN.TOML this machine plays two sites of two replica groups each, joined by four
+    emulated paths, one of which is cut on the way and later restored. Under torchrun the
+    process is one rank of the run.
+    """
+    from farstep.train import ConfigError, dump_toml, load_config
+    from farstep.train.orders import TorchrunPlace
+
+    overrides: dict[str, Any] = {"run.steps": steps, "run.seed": seed, "run.out": out, "data.text": text}
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
+    try:
+        config = load_config(run, {key: value for key, value in given.items() if value is not None})
+        if show_config:
+            print(dump_toml(config), end="")
+            return
+        place = TorchrunPlace.from_environment(os.environ)
+        result, status = _run(config, place, plain=plain)
+    except ConfigError as error:
+        raise CommandError(str(error), status=USAGE) from error
+    if result is None:
+        raise typer.Exit(status)
+    _conclude(result, with_report=not no_report)
+
+
+def _run(config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool) -> "tuple[RunResult | None, int]":
+    from farstep.train.launcher import launch, launch_under_torchrun, make_folder
+
+    if place is not None and place.rank != 0:
+        status, result = launch_under_torchrun(config, Path(), place)
+        return result, status
+    with _display(plain=plain or place is not None) as display:
+        listeners = [display.on_record]
+        if place is not None:
+            place.check(config)
+        folder = make_folder(config.run.out)
+        if display.is_plain:
+            print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
+        if place is not None:
+            status, result = launch_under_torchrun(config, folder, place, listeners=listeners)
+            return result, status
+        return launch(config, folder, listeners=listeners), 0
+
+
+def _display(*, plain: bool) -> "LiveDisplay":
+    from rich.console import Console
+
+    from farstep.observe.live import LiveDisplay
+
+    return LiveDisplay(Console(stderr=True), plain=True if plain else None)
+
+
+def _conclude(result: "RunResult", *, with_report: bool) -> None:
+    """Prints the summary, writes the report, and turns the end of the run into an exit status."""
+    from rich.console import Console
+
+    from farstep.observe.events import read_events
+    from farstep.observe.summary import summary
+    from farstep.observe.timeline import Timeline
+
+    Console().print(summary(Timeline.of(read_events(result.events_path))))
+    if with_report:
+        from farstep.cli.report import write_report_of
+
+        write_report_of(result.folder)
+    if result.status == "failed":
+        logs = result.folder / "logs"
+        where = f"what each rank said is in {logs}" if logs.is_dir() else f"the event log is {result.events_path}"
+        raise CommandError(result.reason or "the run failed", status=REMOTE, hint=where)
+    if result.status == "interrupted":
+        print(f"stopped after {result.steps} steps", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
