@@ -132,16 +132,19 @@ Decoded decode_with(Decode decode, bool trimmed, const nb::bytes& data) {
     return nb::make_tuple(nb::str(w::name(r)), to_dict(p, trimmed));
 }
 
+bool has(const nb::dict& packet, const char* key) { return packet.contains(key) && !packet[key].is_none(); }
+
 nb::bytes encode_header(const Fields& packet) {
+    if (!has(packet, "bth")) throw nb::value_error("bth: missing");
     w::Packet p;
     Writer bth{nb::cast<nb::dict>(packet["bth"])};
     visit_bth(bth, p.bth);
     visit_packet<Writer>(p, [&](const char* key, auto&& fill) {
-        if (!packet.contains(key)) return;
+        if (!has(packet, key)) return;
         Writer header{nb::cast<nb::dict>(packet[key])};
         fill(header);
     });
-    if (packet.contains("immediate")) p.immediate = nb::cast<uint32_t>(packet["immediate"]);
+    if (has(packet, "immediate")) p.immediate = nb::cast<uint32_t>(packet["immediate"]);
     uint8_t out[w::kMaxHeaderBytes];
     const size_t bytes = w::encode_header(p, out);
     if (bytes == 0) throw nb::value_error("opcode: not one of the MRC opcodes");

@@ -1,0 +1,10 @@
+"""Multipath Reliable Connection as users and simulators configure it.
+
+Three things live here: profiles (what to spread traffic over, how to control congestion), addressing (what an entropy
+value means to a network), and the packet codec in readable Python, the oracle of the compiled one. Sockets are the
+business of `farstep.engine`.
+"""
+
+from farstep.mrc.errors import InvalidFieldError
+
+__all__ = ["InvalidFieldError"]

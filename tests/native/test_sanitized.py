@@ -1,0 +1,57 @@
+"""Compiles every native driver with AddressSanitizer and UndefinedBehaviorSanitizer and runs it.
+
+A driver is a file in native/fuzz or native/tests with `int main(int argc, char** argv)` that takes a seed and
+a number of iterations, exits 0 when all is well, and otherwise prints the seed and how to reproduce.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVERS = sorted([*(ROOT / "native/fuzz").glob("*.cpp"), *(ROOT / "native/tests").glob("*.cpp")])
+COMPILE = [
+    "-std=c++20",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+    "-pthread",
+    f"-I{ROOT / 'native/include'}",
+]
+SEEDS = [1, 20_260]
+DEFAULT_ITERATIONS = 2_000
+ITERATIONS = {"wire_fuzz": 500_000, "crc32_test": 1_000}
+RUN_TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+    if found is None:
+        pytest.skip("no C++ compiler: neither g++ nor c++ is on PATH")
+    return found
+
+
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda path: path.stem)
+@pytest.mark.timeout(300)
+def test_driver_runs_clean_under_sanitizers(driver, compiler, tmp_path):
+    program = tmp_path / driver.stem
+    command = [compiler, *COMPILE, str(driver), "-o", str(program)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, f"{' '.join(command)}\n{built.stderr}"
+    for seed in SEEDS:
+        arguments = [str(program), str(seed), str(ITERATIONS.get(driver.stem, DEFAULT_ITERATIONS))]
+        ran = subprocess.run(arguments, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+        reproduce = f"{' '.join(command)} && {' '.join(arguments)}"
+        assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\nseed {seed}\nreproduce: {reproduce}"
+
+
+def test_there_are_drivers_to_run():
+    assert {"wire_fuzz", "crc32_test"} <= {driver.stem for driver in DRIVERS}
