@@ -137,18 +137,17 @@ def _faults_table(timeline: Timeline) -> Table:
         header_style="dim",
     )
     table.add_column("fault")
-    for name in ("from", "to", "steps", "at once", "= steps", "while it lasted", "= steps"):
+    for name in ("when", "steps", "at once", "= steps", "in all", "= steps"):
         table.add_column(name, justify="right", no_wrap=True)
     for fault, cost in zip_costs(timeline):
-        until = "-" if fault.end_ns is None else duration_text(fault.end_ns / 1e9)
-        figures = cost_texts(cost)
-        table.add_row(Text(fault.title), duration_text(fault.start_ns / 1e9), until, *figures)
+        table.add_row(Text(fault.title), fault.when, *cost_texts(cost))
     return table
 
 
 COST_CAPTION = (
     "Cost: time beyond the median of the healthy steps around. "
-    f"At once: the first {ONSET_STEPS} steps. ± is what as many healthy steps stray by."
+    f"At once: its first {ONSET_STEPS} steps; in all: every step while it lasted. "
+    "±: what as many healthy steps stray by."
 )
 """What the columns of a fault's cost mean."""
 
@@ -160,14 +159,14 @@ def zip_costs(timeline: Timeline) -> list[tuple[Fault, FaultCost | None]]:
 
 
 def cost_texts(cost: FaultCost | None) -> tuple[str, str, str, str, str]:
-    """Returns steps in the window, cost at once and in steps, cost while it lasted and in steps."""
+    """Returns the steps in the window, the cost at once and in steps, the cost in all and in steps."""
     if cost is None:
         return ("-",) * 5
     return (
         str(cost.num_steps),
         _signed_ms(cost.onset_ns),
         f"{cost.onset_steps:+.2f}",
-        f"{_signed_ms(cost.excess_ns)} ± {milliseconds_text(cost.noise_ns)}",
+        f"{_signed_ms(cost.excess_ns).removesuffix(' ms')} ±{milliseconds_text(cost.noise_ns)}",
         f"{cost.excess_steps:+.2f}",
     )
 

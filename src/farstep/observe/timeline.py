@@ -24,6 +24,7 @@ from farstep.observe.events import (
     RunStart,
     Step,
 )
+from farstep.observe.units import duration_text
 
 RATE_WINDOW_STEPS = 10
 """Steps over which the current rate of tokens is averaged: short enough to show a fault."""
@@ -117,6 +118,12 @@ class Fault:
         if self.value is not None:
             words.append(f"{self.value:g}")
         return " · ".join(words)
+
+    @property
+    def when(self) -> str:
+        """From when until when in the run, as a clock shows it."""
+        until = "…" if self.end_ns is None else duration_text(self.end_ns / 1e9)
+        return f"{duration_text(self.start_ns / 1e9)} to {until}"
 
 
 _ORDER = list(PathState)
@@ -312,13 +319,13 @@ class Timeline:
         """Bytes per second sent over one path, summed over ranks, in bins of equal length from t = 0.
 
         A sample's rate holds from its rank's sample before to the sample itself. Samples that speak for
-        the whole run are left out if ranks report for themselves. Bins end with the last sample.
+        the whole run are left out if ranks report for themselves. Only bins that the samples fill are given.
         """
         path = self.paths[name]
         ranks_apart = {rank for _, rank, _ in path.samples} - {None}
         samples = [s for s in path.samples if s[1] is not None] if ranks_apart else path.samples
         end_s = max((t_ns for t_ns, _, _ in samples), default=0) / 1e9
-        num_bins = math.ceil((end_s if until_s is None else min(end_s, until_s)) / bin_s)
+        num_bins = math.floor((end_s if until_s is None else min(end_s, until_s)) / bin_s + 1e-6)
         sent_bytes = [0.0] * num_bins
         before_s: dict[int | None, float] = {}
         for t_ns, rank, sample in samples:

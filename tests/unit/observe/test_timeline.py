@@ -113,7 +113,9 @@ def test_binned_rates_keep_the_number_of_bytes() -> None:
     timeline = Timeline.of(fake_run(num_steps=60, cut=(20, 30)))
     for name in (f"path {index}" for index in range(NUM_PATHS)):
         rates = timeline.path_rates(name, 0.4)
-        assert sum(rates) * 0.4 == pytest.approx(timeline.paths[name].bytes_sent, rel=0.01)
+        last_bin_bytes = max(rates) * 0.4  # the bin that the samples only begin to fill is left out
+        missing = timeline.paths[name].bytes_sent - sum(rates) * 0.4
+        assert -1 < missing < last_bin_bytes
 
 
 def test_a_display_keeps_only_recent_samples() -> None:

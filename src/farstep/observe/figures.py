@@ -1,0 +1,346 @@
+"""The figures of a report, as plotly figures that take their ink and paper from the page.
+
+Every axis has a unit, every state and fault is named in text as well as coloured, and long runs are
+thinned without losing their extremes. plotly is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+
+from farstep.observe.events import PathState
+from farstep.observe.step_times import StepTimes
+from farstep.observe.timeline import Fault, PathView, StepRow, Timeline
+
+POINTS_MAX = 2_000
+"""Points of one line: more than a screen has columns, and few enough for a page that opens at once."""
+BINS_MAX = 600
+"""Bins of a rate over the whole run."""
+STEP_BINS = 60
+"""Bars of the distribution of step times."""
+SAMPLE_BIN_S = 0.25
+"""Shortest bin of a rate."""
+
+# Told apart by people with colour-blindness too, on white and on black (after Okabe and Ito).
+PALETTE = ("#3b82c4", "#e08a00", "#1fa187", "#c2679a", "#7a68c9", "#d1542b", "#5aa7d6", "#8f8a2a")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_STATE_COLOURS = {
+    PathState.GOOD: "#1fa187",
+    PathState.SKIP: "#e0b400",
+    PathState.ASSUMED_BAD: "#d1542b",
+    PathState.DENIED: "#7d3040",
+}
+_FAULT_COLOUR = "rgba(209, 84, 43, 0.16)"
+_GREY = "#8a8f98"
+
+
+def loss_figure(timeline: Timeline) -> go.Figure:
+    """Training loss of every step and held-out loss where it was measured."""
+    rows = timeline.rows
+    figure = _figure("step", "loss (nats per token)")
+    steps, losses = _thinned([row.step for row in rows], [row.loss for row in rows])
+    figure.add_trace(
+        go.Scatter(x=steps, y=losses, name="training", mode="lines", line={"color": PALETTE[0], "width": 1.5})
+    )
+    if timeline.evals:
+        figure.add_trace(
+            go.Scatter(
+                x=[step for _, step, _ in timeline.evals],
+                y=[loss for _, _, loss in timeline.evals],
+                name="held out",
+                mode="lines+markers",
+                line={"color": PALETTE[1], "width": 2},
+                marker={"size": 7, "symbol": "diamond"},
+            )
+        )
+    for fault in timeline.faults:
+        window = _steps_during(fault, rows)
+        if window:
+            _shade(figure, window[0].step - 0.5, window[-1].step + 0.5, fault.title)
+    return figure
+
+
+def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Figure:
+    """How often a step took how long, with P50, P99 and P100 marked.
+
+    Both axes are logarithmic where the slowest step would squeeze the others into one bar.
+    """
+    figure = _figure("step time (ms)", "number of steps")
+    values = [row.step_time_ns / 1e6 for row in rows]
+    is_log = max(values) > 2 * times.p50_ns / 1e6 > 0
+    edges = _bin_edges(min(values), max(values), is_log=is_log)
+    counts = [0] * (len(edges) - 1)
+    for value in values:
+        counts[min(len(counts), max(1, bisect_right(edges, value))) - 1] += 1
+    figure.add_trace(
+        go.Bar(
+            x=[(low + high) / 2 for low, high in pairwise(edges)],
+            width=[high - low for low, high in pairwise(edges)],
+            y=counts,
+            customdata=[[f"{low:,.1f} to {high:,.1f} ms"] for low, high in pairwise(edges)],
+            hovertemplate="%{customdata[0]}: %{y} steps<extra></extra>",
+            marker={"color": PALETTE[0], "line": {"width": 0}},
+        )
+    )
+    # Room above the bars for the labels of the marks.
+    top = max(counts)
+    if is_log:
+        ticks = _log_ticks(edges[0], edges[-1])
+        figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,g}" for tick in ticks])
+        figure.update_yaxes(type="log", dtick=1, range=[-0.15, 1.5 * math.log10(top) + 0.5])
+    else:
+        figure.update_yaxes(range=[0, 1.4 * top])
+    marks = (
+        ("P50", times.p50_ns),
+        ("P99", times.p99_ns),
+        (f"P100, step {times.slowest_step}", times.p100_ns),
+    )
+    for level, (name, time_ns) in enumerate(marks):
+        time_ms = time_ns / 1e6
+        figure.add_shape(
+            type="line",
+            x0=time_ms,
+            x1=time_ms,
+            y0=0,
+            y1=1 - 0.09 * level,  # stops below the labels of the marks before
+            yref="paper",
+            line={"color": PALETTE[5], "width": 1.5, "dash": _DASHES[level]},
+        )
+        figure.add_annotation(
+            x=math.log10(time_ms) if is_log else time_ms,
+            y=1 - 0.09 * level,
+            yref="paper",
+            text=f"{name}: {time_ms:,.1f} ms",
+            showarrow=False,
+            xanchor="left" if level < 2 else "right",
+            xshift=5 if level < 2 else -5,
+            yanchor="top",
+        )
+    figure.update_layout(showlegend=False, bargap=0, hovermode="closest")
+    return figure
+
+
+def _bin_edges(low: float, high: float, *, is_log: bool) -> list[float]:
+    """Returns the edges of bins of equal width (of equal ratio if logarithmic) that hold low and high."""
+    if is_log:
+        ratio = (high / max(low, 1e-3)) ** (1 / STEP_BINS)
+        return [max(low, 1e-3) * ratio**index for index in range(STEP_BINS + 1)]
+    width = (high - low) / STEP_BINS or 1.0
+    return [low + width * index for index in range(STEP_BINS + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Returns the values 1, 1.5, 2, 3, 5, 7 times a power of ten between low and high."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [f * 10.0**d for d in decades for f in (1, 1.5, 2, 3, 5, 7) if low <= f * 10.0**d <= high]
+
+
+def step_time_figure(timeline: Timeline) -> go.Figure:
+    """Step time over the run, and the part of it spent waiting for gradients."""
+    rows = timeline.rows
+    figure = _figure("time since the run began (s)", "step time (ms)")
+    series = (
+        ("step", [row.step_time_ns / 1e6 for row in rows], PALETTE[0]),
+        ("waiting for gradients", [row.allreduce_ns / 1e6 for row in rows], PALETTE[1]),
+    )
+    for name, values, colour in series:
+        times, shown = _thinned([row.end_ns / 1e9 for row in rows], values)
+        figure.add_trace(
+            go.Scatter(x=times, y=shown, name=name, mode="lines", line={"color": colour, "width": 1.3})
+        )
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(range=[0, timeline.duration_s])
+    _cut_off_warm_up(figure, rows)
+    _shade_faults(figure, timeline)
+    return figure
+
+
+def _cut_off_warm_up(figure: go.Figure, rows: Sequence[StepRow]) -> None:
+    """Keeps a first step that took much longer than all others from flattening them; says so."""
+    rest_ms = max((row.step_time_ns for row in rows[1:]), default=0) / 1e6
+    first_ms = rows[0].step_time_ns / 1e6
+    if rest_ms == 0 or first_ms < 1.5 * rest_ms:
+        return
+    figure.update_yaxes(range=[0, 1.3 * rest_ms], autorange=False)
+    figure.add_annotation(
+        x=rows[0].end_ns / 1e9,
+        y=1,
+        yref="paper",
+        text=f"↑ first step: {first_ms:,.0f} ms",
+        showarrow=False,
+        xanchor="left",
+        xshift=6,
+        yanchor="top",
+    )
+
+
+def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.Figure:
+    """Bytes per second sent over each path, over the whole run or around one fault."""
+    figure = _figure("time since the run began (s)", "sent over one path (MB/s)")
+    from_s, until_s = 0.0, timeline.duration_s
+    if around is not None:
+        from_s, until_s = window_around(around, timeline.duration_s)
+    bin_s = max(SAMPLE_BIN_S, (until_s - from_s) / BINS_MAX)
+    for index, path in enumerate(_ordered(timeline)):
+        rates = timeline.path_rates(path.name, bin_s, until_s=until_s)
+        first = int(from_s / bin_s)
+        is_in_trouble = any(state is not PathState.GOOD for _, state in path.changes)
+        figure.add_trace(
+            go.Scatter(
+                x=[round((i + 0.5) * bin_s, 3) for i in range(first, len(rates))],
+                y=[rate / 1e6 for rate in rates[first:]],
+                name=path.name,
+                mode="lines",
+                line={
+                    "color": PALETTE[index % len(PALETTE)],
+                    "width": 2.8 if is_in_trouble else 1.1,
+                    "dash": _DASHES[index // len(PALETTE) % len(_DASHES)],
+                },
+            )
+        )
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(range=[from_s, until_s])
+    _shade_faults(figure, timeline)
+    return figure
+
+
+def window_around(fault: Fault, duration_s: float) -> tuple[float, float]:
+    """Returns the seconds from which to which a fault is looked at: half its length more on both sides."""
+    start_s = fault.start_ns / 1e9
+    end_s = duration_s if fault.end_ns is None else fault.end_ns / 1e9
+    margin_s = max(2.0, (end_s - start_s) / 2)
+    return max(0.0, start_s - margin_s), min(duration_s, end_s + margin_s)
+
+
+def path_state_figure(timeline: Timeline) -> go.Figure:
+    """State of every path over the run, one bar per path; the state is written into the bar where it fits."""
+    paths = _ordered(timeline)
+    figure = _figure("time since the run began (s)", "")
+    shown: set[PathState] = set()
+    for path in paths:
+        ends = [*(t_ns for t_ns, _ in path.changes[1:]), round(timeline.duration_s * 1e9)]
+        for (start_ns, state), end_ns in zip(path.changes, ends, strict=True):
+            is_wide = end_ns - start_ns > 0.06 * timeline.duration_s * 1e9
+            figure.add_trace(
+                go.Bar(
+                    x=[(end_ns - start_ns) / 1e9],
+                    base=[start_ns / 1e9],
+                    y=[path.name],
+                    orientation="h",
+                    name=state.value,
+                    legendgroup=state.value,
+                    showlegend=state not in shown,
+                    marker={"color": _STATE_COLOURS[state], "line": {"width": 0}},
+                    text=[state.value if is_wide else ""],
+                    textposition="inside",
+                    insidetextanchor="middle",
+                    insidetextfont={"color": "#ffffff", "size": 11},
+                    hovertemplate=f"{state.value} from %{{base:.3f}} s for %{{x:.3f}} s",
+                )
+            )
+            shown.add(state)
+    figure.update_yaxes(
+        autorange="reversed", type="category", categoryorder="array", categoryarray=[p.name for p in paths]
+    )
+    figure.update_xaxes(range=[0, timeline.duration_s])
+    figure.update_layout(barmode="overlay", bargap=0.3, height=130 + 28 * len(paths), hovermode="closest")
+    _shade_faults(figure, timeline, is_named=False)
+    return figure
+
+
+def retransmission_figure(timeline: Timeline) -> go.Figure:
+    """Packets sent again, by path, over the run."""
+    bin_s = max(0.5, timeline.duration_s / 200)
+    figure = _figure("time since the run began (s)", f"packets resent per {bin_s:.3g} s")
+    for index, path in enumerate(_ordered(timeline)):
+        counts: dict[int, int] = {}
+        for t_ns, _, sample in path.samples:
+            if sample.retransmitted:
+                counts[int(t_ns / 1e9 / bin_s)] = (
+                    counts.get(int(t_ns / 1e9 / bin_s), 0) + sample.retransmitted
+                )
+        figure.add_trace(
+            go.Bar(
+                x=[(i + 0.5) * bin_s for i in sorted(counts)],
+                y=[counts[i] for i in sorted(counts)],
+                width=bin_s,
+                name=path.name,
+                marker={"color": PALETTE[index % len(PALETTE)], "line": {"width": 0}},
+            )
+        )
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(range=[0, timeline.duration_s])
+    _shade_faults(figure, timeline)
+    return figure
+
+
+def _figure(x_title: str, y_title: str) -> go.Figure:
+    axis: dict[str, Any] = {
+        "gridcolor": "rgba(138, 143, 152, 0.25)",
+        "linecolor": _GREY,
+        "ticks": "outside",
+        "tickcolor": _GREY,
+        "zeroline": False,
+        "automargin": True,
+    }
+    return go.Figure(
+        layout={
+            "template": "none",
+            "height": 340,
+            "margin": {"l": 64, "r": 16, "t": 30, "b": 52},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": "system-ui, sans-serif", "size": 13},
+            "colorway": PALETTE,
+            "hovermode": "x unified",
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+            "xaxis": {**axis, "title": {"text": x_title}},
+            "yaxis": {**axis, "title": {"text": y_title}},
+        }
+    )
+
+
+def _shade_faults(figure: go.Figure, timeline: Timeline, *, is_named: bool = True) -> None:
+    for fault in timeline.faults:
+        end_s = timeline.duration_s if fault.end_ns is None else fault.end_ns / 1e9
+        _shade(figure, fault.start_ns / 1e9, end_s, fault.title if is_named else "")
+
+
+def _shade(figure: go.Figure, start: float, end: float, title: str) -> None:
+    figure.add_vrect(
+        x0=start,
+        x1=end,
+        fillcolor=_FAULT_COLOUR,
+        line={"color": _STATE_COLOURS[PathState.ASSUMED_BAD], "width": 1, "dash": "dot"},
+        layer="below",
+        annotation={"text": title, "font": {"size": 11}},
+        annotation_position="inside top left",
+    )
+
+
+def _steps_during(fault: Fault, rows: Iterable[StepRow]) -> list[StepRow]:
+    end_ns = math.inf if fault.end_ns is None else fault.end_ns
+    return [row for row in rows if row.end_ns > fault.start_ns and row.start_ns < end_ns]
+
+
+def _ordered(timeline: Timeline) -> list[PathView]:
+    return sorted(timeline.paths.values(), key=lambda path: (path.plane, len(path.name), path.name))
+
+
+def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Keeps the lowest and highest point of every stretch, so that no spike is lost."""
+    if len(xs) <= POINTS_MAX:
+        return list(xs), list(ys)
+    stride = math.ceil(2 * len(xs) / POINTS_MAX)
+    kept: list[int] = []
+    for start in range(0, len(xs), stride):
+        stretch = range(start, min(start + stride, len(xs)))
+        kept += sorted({min(stretch, key=ys.__getitem__), max(stretch, key=ys.__getitem__)})
+    return [xs[i] for i in kept], [ys[i] for i in kept]

@@ -1,0 +1,219 @@
+"""The report of a run: one HTML file that needs no network, made from the event log alone.
+
+It can be made from any log, also from one that breaks off because the run was killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farstep.observe.events import EventFile, read_events
+from farstep.observe.step_times import StepTimes
+from farstep.observe.summary import COST_CAPTION, cost_texts, facts, verdict, zip_costs
+from farstep.observe.timeline import Timeline
+from farstep.observe.units import bytes_text, quantity_text
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_FAULTS_LOOKED_AT_MAX = 4
+"""Faults that get a figure of their own; the others are in the figure of the whole run."""
+
+
+class ReportError(Exception):
+    """The report cannot be made or written; the message says why and what to do."""
+
+
+def write_report(log_path: str | os.PathLike[str], html_path: str | os.PathLike[str]) -> Path:
+    """Makes the report of a log.
+
+    Args:
+        log_path: the event log.
+        html_path: file to write; an existing one is replaced.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        EventLogError: the log cannot be read.
+        ReportError: plotly is not installed, the log is empty, or the file cannot be written.
+    """
+    html_path = Path(html_path)
+    page = report_html(read_events(log_path))
+    try:
+        html_path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"cannot write report {html_path}: {error.strerror or error}") from error
+    return html_path
+
+
+def report_html(log: EventFile) -> str:
+    """Returns the whole page.
+
+    Raises:
+        ReportError: plotly is not installed, or the log is empty.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise ReportError("the report needs plotly; install it with: pip install 'farstep[train]'")
+    if not log.records:
+        raise ReportError(f"event log {log.path} holds no event, so there is nothing to report")
+    from plotly.offline import get_plotlyjs
+
+    timeline = Timeline.of(log)
+    title = timeline.start.name if timeline.start else "run without a beginning"
+    parts = {
+        "title": escape(title),
+        "plotly": get_plotlyjs(),
+        "subtitle": _subtitle(timeline),
+        "verdict": _verdict(timeline, log),
+        "facts": _definitions(facts(timeline)),
+        "sections": "\n".join(_sections(timeline)),
+    }
+    page = files("farstep.observe").joinpath("report_page.html").read_text(encoding="utf-8")
+    for name, content in parts.items():
+        page = page.replace(f"<!--@{name}-->", content)
+    return page
+
+
+def _subtitle(timeline: Timeline) -> str:
+    words = []
+    if timeline.started_wall:
+        words.append(f"begun {timeline.started_wall[:19].replace('T', ' ')} UTC")
+    if start := timeline.start:
+        words.append(f"{start.ranks} ranks in {start.replicas} replicas")
+        if start.sites:
+            sites = ", ".join(f"{name} (ranks {_ranks(ranks)})" for name, ranks in start.sites.items())
+            words.append(f"sites {sites}")
+        if start.parameters:
+            words.append(f"{quantity_text(start.parameters, '')} parameters")
+        if start.text_name and start.text_bytes:
+            words.append(f"{start.text_name}, {bytes_text(start.text_bytes)}")
+    return escape(" · ".join(words))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    is_run = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1))
+    return f"{ranks[0]} to {ranks[-1]}" if is_run else ", ".join(map(str, ranks))
+
+
+def _verdict(timeline: Timeline, log: EventFile) -> str:
+    is_identical, sentence = verdict(timeline)
+    mark = {True: "✓", False: "✗", None: "?"}[is_identical]
+    kind = {True: "good", False: "bad", None: "open"}[is_identical]
+    notes = []
+    if log.is_truncated:
+        notes.append("The last line of the log broke off; everything before it is shown.")
+    if log.unknown_kinds:
+        names = ", ".join(f"{count} of kind {name}" for name, count in log.unknown_kinds.items())
+        notes.append(f"Left out, as this version does not know them: {names}.")
+    lines = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return (
+        f'<div class="verdict {kind}"><p><b aria-hidden="true">{mark}</b> {escape(sentence)}</p>{lines}</div>'
+    )
+
+
+def _sections(timeline: Timeline) -> Iterator[str]:
+    from farstep.observe import figures
+
+    times = StepTimes.of(timeline.rows)
+    if times is not None:
+        yield _section("Loss", figures.loss_figure(timeline), "Mean over all ranks at every step.")
+        yield _section(
+            "Step time",
+            figures.step_distribution_figure(timeline.rows, times),
+            "A step is as long as its slowest rank's. Percentiles are measured values; P100 is the slowest.",
+        )
+        yield _section(
+            None, figures.step_time_figure(timeline), "Shaded: a fault of the script is in effect."
+        )
+    if timeline.faults:
+        yield _faults(timeline)
+    if timeline.paths:
+        for fault in timeline.faults[:_FAULTS_LOOKED_AT_MAX]:
+            yield _section(
+                f"Paths around “{fault.title}”",
+                figures.path_rate_figure(timeline, around=fault),
+                "Sum over all ranks. What a dead path carried, the others carry.",
+            )
+        yield _section("Paths over the whole run", figures.path_rate_figure(timeline), "Sum over all ranks.")
+        yield _section(
+            "State of the paths",
+            figures.path_state_figure(timeline),
+            "The worst state that any rank sees.",
+        )
+        yield _section("Retransmissions", figures.retransmission_figure(timeline), "Sum over all ranks.")
+        yield _paths(timeline)
+    if timeline.start is not None:
+        yield _configuration(timeline)
+
+
+def _section(title: str | None, figure: go.Figure, note: str) -> str:
+    html = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        config={"responsive": True, "displayModeBar": False},
+    )
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    return f'<section>{heading}<p class="note">{escape(note)}</p>{html}</section>'
+
+
+def _faults(timeline: Timeline) -> str:
+    head = ("fault", "in effect (min:s)", "steps", "cost at once", "in steps", "cost in all", "in steps")
+    rows = [(fault.title, fault.when, *cost_texts(cost)) for fault, cost in zip_costs(timeline)]
+    note = f'<p class="note">{escape(COST_CAPTION)}</p>'
+    return f"<section><h2>Faults and their cost</h2>{note}{_table(head, rows)}</section>"
+
+
+def _paths(timeline: Timeline) -> str:
+    head = ("path", "plane", "sent", "received", "packets resent", "packets lost", "state at the end")
+    rows = [
+        (
+            path.name,
+            str(path.plane),
+            bytes_text(path.bytes_sent),
+            bytes_text(path.bytes_received),
+            f"{path.retransmitted:,}",
+            f"{path.lost:,}",
+            path.state.value,
+        )
+        for path in timeline.paths.values()
+    ]
+    return f"<section><h2>Paths in figures</h2>{_table(head, rows)}</section>"
+
+
+def _configuration(timeline: Timeline) -> str:
+    start = timeline.start
+    if start is None:
+        return ""
+    versions = _definitions(list(start.versions.items())) if start.versions else ""
+    text = f"<p>Text: {escape(start.text_name or 'unnamed')}"
+    text += f", SHA-256 <code>{escape(start.text_sha256)}</code></p>" if start.text_sha256 else "</p>"
+    config = escape(json.dumps(start.config, indent=2, ensure_ascii=False))
+    hashes = timeline.end.replica_hashes if timeline.end else {}
+    hash_list = _definitions(list(hashes.items())) if hashes else "<p>none recorded</p>"
+    return (
+        "<section><h2>To repeat this run</h2>"
+        f"{text}{versions}<details open><summary>configuration</summary><pre>{config}</pre></details>"
+        f"<details open><summary>hash of the parameters, by replica</summary>{hash_list}"
+        "</details></section>"
+    )
+
+
+def _definitions(pairs: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
+    return f"<dl>{items}</dl>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>'
