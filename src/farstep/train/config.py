@@ -113,7 +113,7 @@ class NetworkConfig(Section):
 class TransportConfig(Section):
     """`[transport]`: how the Multipath Reliable Connection cuts and sends gradients."""
 
-    mtu_bytes: Literal[1024, 2048, 4096, 8192] = Field(4096, description="payload of one packet: 1024, 2048, 4096 or 8192")
+    mtu_bytes: Literal[1024, 2048, 4096, 8192] = Field(4096, description="payload of one packet")
     burst_segments: int = Field(15, ge=1, le=64, description="packets handed to the kernel in one call, on one path")
     bucket_kib: int = Field(1024, ge=16, le=1_048_576, description="gradient sent in one piece while backward runs on, KiB")
     timeout_s: float = Field(60.0, gt=0, le=86_400, description="longest wait for one collective, s")

@@ -49,11 +49,11 @@ def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is no UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is no valid TOML: {error}") from error
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
     return parse_config(table, source=str(path), overrides=overrides)
 
 
@@ -159,10 +159,12 @@ def _dotted(location: Sequence[int | str]) -> str:
 
 
 def _show(value: object) -> str:
-    try:
-        text = _toml_value(value)
-    except TypeError:
-        text = "a table" if isinstance(value, Mapping) else str(value)
+    if isinstance(value, Mapping | BaseModel):
+        return "a table"
+    if isinstance(value, list | tuple):
+        text = "[" + ", ".join(map(_show, value)) + "]"
+    else:
+        text = _toml_value(value) if isinstance(value, bool | int | float | str) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
