@@ -1,3 +1,451 @@
-#include "bind.hpp"
+// The endpoint for Python: numbers and plain structures in, numbers out. Calls that may wait release the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
-void bind_endpoint(nanobind::module_& m) { (void)m; }
+#include "bind.hpp"
+#include "farstep/event_loop.hpp"
+
+namespace nb = nanobind;
+using namespace farstep;
+
+namespace {
+
+using Address = std::pair<std::string, uint16_t>;
+
+SocketAddress to_socket(const Address& a) { return SocketAddress::parse(a.first, a.second); }
+
+/// Everything one connection is opened with; attributes are set one by one from Python.
+struct ConnectionParameters {
+    ConnectionConfig connection;
+    NsccConfig congestion;
+    uint64_t peer_id = 0;
+    std::vector<std::pair<uint8_t, uint8_t>> links;                        // (local port, remote port) of each plane
+    std::vector<std::tuple<uint8_t, uint16_t, uint32_t, bool>> entropy_values;  // plane, source, wire value, active
+    std::vector<Address> peer_addresses;                                   // by remote port
+};
+
+nb::dict sender_stats(const Connection& c) {
+    const SenderCounters& s = c.sender().counters();
+    nb::dict d;
+    d["tx_packets"] = s.packets;
+    d["tx_bytes"] = s.bytes;
+    d["retransmitted_packets"] = s.retransmitted;
+    d["lost_order"] = s.lost_order;
+    d["lost_late"] = s.lost_late;
+    d["lost_timeout"] = s.lost_timeout;
+    d["trimmed"] = s.trimmed;
+    d["spurious_losses"] = s.spurious;
+    d["soft_timeouts"] = s.soft_timeouts;
+    d["timeouts"] = s.timeouts;
+    d["sacks_received"] = s.sacks;
+    d["nacks_received"] = s.nacks;
+    d["acks_received"] = s.acks;
+    d["invalid_sacks"] = s.invalid_sacks;
+    d["inflight_bytes"] = c.sender().inflight_bytes();
+    d["srtt_ns"] = c.sender().round_trip().srtt_ns;
+    d["rttvar_ns"] = c.sender().round_trip().var_ns;
+    d["retries"] = c.sender().retries();
+    d["posted"] = c.sender().queue().posted();
+    d["completed"] = c.completed_messages();
+    d["probes_sent"] = c.probes().sent;
+    d["probes_answered"] = c.probes().answered;
+    d["probes_lost"] = c.probes().lost;
+    d["planes_inferred_down"] = c.planes_inferred_down();
+    return d;
+}
+void add_receiver_stats(const Connection& c, nb::dict& d) {
+    const ReceiverCounters& r = c.receiver().counters();
+    d["rx_packets"] = r.packets;
+    d["rx_bytes"] = r.bytes;
+    d["duplicates"] = r.duplicates;
+    d["out_of_order"] = r.out_of_order;
+    d["out_of_window"] = r.out_of_window;
+    d["ecn_marked"] = r.ecn_ce;
+    d["refused"] = r.refused;
+    d["messages_received"] = r.messages;
+    d["immediates_received"] = r.immediates;
+    d["sacks_sent"] = r.sacks_sent;
+    d["nacks_sent"] = r.nacks_sent;
+    d["acks_sent"] = r.acks_sent;
+}
+nb::dict congestion_stats(const Destination& t) {
+    nb::dict d;
+    d["cwnd_bytes"] = t.cc.cwnd_bytes();
+    d["max_cwnd_bytes"] = t.cc.max_cwnd_bytes();
+    d["inflight_bytes"] = t.cc.inflight_bytes();
+    d["base_rtt_ns"] = t.cc.base_rtt_ns();
+    d["avg_delay_ns"] = t.cc.avg_delay_ns();
+    d["quick_adapts"] = t.cc.quick_adapts();
+    d["rate_bytes_per_s"] = t.cc.rate_bytes_per_s();
+    d["remote_ports"] = t.remote_ports;
+    return d;
+}
+nb::list path_stats(const Connection& c) {
+    nb::list out;
+    const PathSet& p = c.paths();
+    for (uint32_t i = 0; i < p.size(); ++i) {
+        const EvIndex ev = static_cast<EvIndex>(i);
+        const EvCounters& k = p.counters(ev);
+        nb::dict d;
+        d["ev"] = i;
+        d["plane"] = p.plane(ev);
+        d["local_port"] = p.value(ev).local_port;
+        d["remote_port"] = p.value(ev).remote_port;
+        d["source"] = p.value(ev).source;
+        d["value"] = p.value(ev).value;
+        d["state"] = static_cast<uint32_t>(p.state(ev));
+        d["active"] = p.is_active(ev);
+        d["tx_packets"] = k.sent_packets;
+        d["tx_bytes"] = k.sent_bytes;
+        d["acked_bytes"] = k.acked_bytes;
+        d["lost"] = k.lost;
+        d["ecn"] = k.ecn;
+        d["trims"] = k.trims;
+        d["condemned"] = k.condemned;
+        d["restores"] = k.restores;
+        d["rtt_ns"] = p.ev_rtt_ns(ev);
+        out.append(d);
+    }
+    return out;
+}
+nb::list plane_stats(const Connection& c) {
+    nb::list out;
+    const PathSet& p = c.paths();
+    std::vector<uint64_t> bytes(c.num_planes()), acked(c.num_planes()), lost(c.num_planes()), bad(c.num_planes());
+    for (uint32_t i = 0; i < p.size(); ++i) {
+        const EvIndex ev = static_cast<EvIndex>(i);
+        bytes[p.plane(ev)] += p.counters(ev).sent_bytes;
+        acked[p.plane(ev)] += p.counters(ev).acked_bytes;
+        lost[p.plane(ev)] += p.counters(ev).lost;
+        bad[p.plane(ev)] += p.state(ev) == EvState::AssumedBad;
+    }
+    for (uint32_t k = 0; k < c.num_planes(); ++k) {
+        const uint8_t plane = static_cast<uint8_t>(k);
+        nb::dict d;
+        d["plane"] = k;
+        d["local_port"] = c.link(plane).local_port;
+        d["remote_port"] = c.link(plane).remote_port;
+        d["usable"] = (p.plane_mask() >> k & 1) != 0;
+        d["down"] = p.plane_down(plane);
+        d["active_evs"] = p.active_count(plane);
+        d["good_evs"] = p.good_count(plane);
+        d["bad_evs"] = bad[k];
+        d["tx_bytes"] = bytes[k];
+        d["acked_bytes"] = acked[k];
+        d["lost"] = lost[k];
+        d["inflight_bytes"] = p.plane_inflight(plane);
+        d["weight"] = p.plane_weight(plane);
+        d["rtt_ns"] = p.plane_rtt_ns(plane);
+        out.append(d);
+    }
+    return out;
+}
+
+class PyEndpoint {
+public:
+    PyEndpoint(const std::vector<Address>& ports, uint32_t sources_per_port, int receive_buffer_bytes,
+               int send_buffer_bytes, bool icrc, uint64_t seed, uint32_t max_connections, uint32_t max_regions,
+               const std::vector<double>& port_rate_bytes_per_s)
+        : rng_(seed ^ 0x5eed) {
+        LoopConfig c;
+        if (ports.empty() || ports.size() > kMaxPorts) throw std::invalid_argument("between 1 and 32 ports are needed");
+        for (const Address& a : ports) c.ports.push_back(to_socket(a));
+        c.sources_per_port = sources_per_port;
+        c.receive_buffer_bytes = receive_buffer_bytes;
+        c.send_buffer_bytes = send_buffer_bytes;
+        c.core.num_ports = static_cast<uint32_t>(ports.size());
+        c.core.max_connections = max_connections;
+        c.core.max_regions = max_regions;
+        c.core.icrc = icrc;
+        c.core.seed = seed;
+        for (size_t i = 0; i < port_rate_bytes_per_s.size() && i < kMaxPorts; ++i)
+            c.core.port_rate_bytes_per_s[i] = port_rate_bytes_per_s[i];
+        loop_ = std::make_unique<EventLoop>(c);
+    }
+
+    std::vector<uint16_t> port_numbers() const {
+        std::vector<uint16_t> out;
+        for (uint32_t p = 0; p < loop_->num_ports(); ++p) out.push_back(loop_->port_address(p).port());
+        return out;
+    }
+    std::vector<int> receive_buffer_bytes() const {
+        std::vector<int> out;
+        for (uint32_t p = 0; p < loop_->num_ports(); ++p) out.push_back(loop_->receive_buffer_bytes(p));
+        return out;
+    }
+    uint16_t source_port(uint32_t port, uint32_t source) const { return loop_->source_port(port, source); }
+
+    std::tuple<uint32_t, uint32_t, uint32_t> reserve_connection() {
+        nb::gil_scoped_release r;
+        return loop_->with_core([](EndpointCore& core, uint64_t) {
+            uint32_t qpn = 0, psn = 0;
+            const uint32_t i = core.reserve_connection(qpn, psn);
+            return std::tuple(i, qpn, psn);
+        });
+    }
+    void open_connection(uint32_t index, const ConnectionParameters& p) {
+        std::vector<SocketAddress> addresses;
+        for (const Address& a : p.peer_addresses) addresses.push_back(to_socket(a));
+        std::vector<PlaneLink> links;
+        for (const auto& [local, remote] : p.links) links.push_back({local, remote});
+        nb::gil_scoped_release r;
+        loop_->set_peer(index, std::move(addresses));
+        loop_->with_core([&](EndpointCore& core, uint64_t) {
+            ConnectionConfig c = p.connection;
+            c.qpn = core.reserved_qpn(index);
+            c.start_psn = core.reserved_start_psn(index);
+            Connection& conn = core.open_connection(index, p.peer_id, c, p.congestion, links.data(),
+                                                    static_cast<uint32_t>(links.size()));
+            for (const auto& [plane, source, value, active] : p.entropy_values) {
+                const PlaneLink& l = links.at(plane);
+                conn.paths().add(plane, EvValue{l.local_port, l.remote_port, source, value}, active);
+            }
+            return 0;
+        });
+        loop_->start_connection(index);
+    }
+
+    uint32_t add_region(uint64_t address, uint64_t length_bytes, bool writable) {
+        nb::gil_scoped_release r;
+        return loop_->with_core([&](EndpointCore& core, uint64_t) {
+            return core.regions().add(reinterpret_cast<uint8_t*>(address), length_bytes, writable,
+                                      static_cast<uint16_t>(rng_.next()));
+        });
+    }
+    bool remove_region(uint32_t key) {
+        nb::gil_scoped_release r;
+        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().remove(key); });
+    }
+    bool is_region_busy(uint32_t key) {
+        nb::gil_scoped_release r;
+        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().is_busy(key); });
+    }
+
+    uint64_t write(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+                   uint64_t remote_offset, int64_t immediate) {
+        nb::gil_scoped_release r;
+        return loop_->post(i, local_key, local_offset, length, remote_key, remote_offset, immediate >= 0,
+                           static_cast<uint32_t>(immediate));
+    }
+    int wait_completion(uint32_t i, uint64_t number, uint64_t timeout_ns) {
+        nb::gil_scoped_release r;
+        return static_cast<int>(loop_->wait_completion(i, number, timeout_ns));
+    }
+    std::pair<int, uint32_t> wait_immediate(uint32_t i, uint64_t timeout_ns) {
+        nb::gil_scoped_release r;
+        uint32_t value = 0;
+        const int result = static_cast<int>(loop_->wait_immediate(i, value, timeout_ns));
+        return {result, value};
+    }
+    uint64_t wait_change(uint64_t seen, uint64_t timeout_ns) {
+        nb::gil_scoped_release r;
+        return loop_->wait_change(seen, timeout_ns);
+    }
+    void abort_connection(uint32_t i) {
+        nb::gil_scoped_release r;
+        loop_->abort_connection(i);
+    }
+    void close_connection(uint32_t i) {
+        nb::gil_scoped_release r;
+        loop_->close_connection(i);
+    }
+    std::string connection_error(uint32_t i) {
+        nb::gil_scoped_release r;
+        return loop_->with_core([&](EndpointCore& core, uint64_t) {
+            Connection* c = core.connection(i);
+            return std::string(c ? name(c->error()) : "closed");
+        });
+    }
+    void set_local_port(uint32_t port, bool up) {
+        nb::gil_scoped_release r;
+        loop_->with_core([&](EndpointCore& core, uint64_t now) {
+            core.set_local_port(now, port, up);
+            return 0;
+        });
+        loop_->kick();
+    }
+    void set_ev_denied(uint32_t i, uint16_t ev, bool denied) {
+        nb::gil_scoped_release r;
+        loop_->with_core([&](EndpointCore& core, uint64_t now) {
+            Connection* c = core.connection(i);
+            if (c && ev < c->paths().size()) denied ? c->paths().deny(now, ev) : c->paths().allow(now, ev);
+            return 0;
+        });
+    }
+
+    nb::dict connection_stats(uint32_t i, bool with_paths) {
+        nb::dict out;
+        // The lock is held only briefly and never while the loop waits for the GIL, so building dicts under it is safe.
+        loop_->with_core([&](EndpointCore& core, uint64_t) {
+            Connection* c = core.connection(i);
+            if (!c) return 0;
+            out = sender_stats(*c);
+            add_receiver_stats(*c, out);
+            out["congestion"] = congestion_stats(*core.destination(i));
+            out["planes"] = plane_stats(*c);
+            if (with_paths) out["paths"] = path_stats(*c);
+            return 0;
+        });
+        return out;
+    }
+    nb::dict stats() {
+        nb::dict out;
+        const EventLoop::LoopCounters l = loop_->loop_counters();
+        out["thread_cpu_ns"] = loop_->thread_cpu_ns();
+        loop_->with_core([&](EndpointCore& core, uint64_t) {
+            const EndpointCounters& k = core.counters();
+            out["rx_datagrams"] = k.rx_datagrams;
+            out["rx_bytes"] = k.rx_bytes;
+            out["tx_packets"] = k.tx_packets;
+            out["tx_bytes"] = k.tx_bytes;
+            out["tx_bursts"] = k.tx_bursts;
+            out["unknown_qpn"] = k.unknown_qpn;
+            out["port_updates"] = k.port_updates;
+            out["receive_overflow"] = k.receive_overflow;
+            nb::dict rejected;
+            for (uint32_t r = 1; r < static_cast<uint32_t>(wire::DecodeResult::Count); ++r)
+                rejected[wire::name(static_cast<wire::DecodeResult>(r))] = k.rejected[r];
+            out["rejected"] = rejected;
+            nb::list ports;
+            for (uint32_t p = 0; p < core.config().num_ports; ++p) {
+                nb::dict d;
+                d["tx_bytes"] = k.port_tx_bytes[p];
+                d["rx_bytes"] = k.port_rx_bytes[p];
+                d["up"] = (core.local_ports() >> p & 1) != 0;
+                ports.append(d);
+            }
+            out["ports"] = ports;
+            return 0;
+        });
+        out["loop_iterations"] = l.iterations;
+        out["loop_sleeps"] = l.sleeps;
+        out["send_blocked"] = l.send_blocked;
+        out["send_failed"] = l.send_failed;
+        out["receive_calls"] = l.receive_calls;
+        out["messages"] = l.messages;
+        return out;
+    }
+    std::vector<std::tuple<uint32_t, uint64_t, uint16_t, uint8_t, uint8_t, uint64_t>> take_path_events() {
+        std::vector<PathEvent> events;
+        {
+            nb::gil_scoped_release r;
+            events = loop_->take_path_events();
+        }
+        std::vector<std::tuple<uint32_t, uint64_t, uint16_t, uint8_t, uint8_t, uint64_t>> out;
+        for (const PathEvent& e : events)
+            out.emplace_back(e.connection, e.event.now_ns, e.event.ev, e.event.plane,
+                             static_cast<uint8_t>(e.event.state), e.event.drop_count);
+        return out;
+    }
+    void close() {
+        nb::gil_scoped_release r;
+        loop_->close();
+    }
+    bool is_closed() const { return loop_->is_closed(); }
+
+private:
+    std::unique_ptr<EventLoop> loop_;
+    CounterRng rng_;
+};
+
+void bind_parameters(nb::module_& m) {
+    using P = ConnectionParameters;
+    auto c = nb::class_<P>(m, "ConnectionParameters", "What one connection is opened with.");
+    c.def(nb::init<>());
+    c.def_rw("peer_id", &P::peer_id).def_rw("links", &P::links);
+    c.def_rw("entropy_values", &P::entropy_values).def_rw("peer_addresses", &P::peer_addresses);
+#define FIELD(NAME, PATH)                                                                     \
+    c.def_prop_rw(                                                                            \
+        NAME, [](const P& p) { return p.PATH; },                                              \
+        [](P& p, decltype(std::declval<P>().PATH) v) { p.PATH = v; })
+    FIELD("peer_qpn", connection.peer_qpn);
+    FIELD("peer_start_psn", connection.peer_start_psn);
+    FIELD("mtu_bytes", connection.mtu_bytes);
+    FIELD("mpr", connection.mpr);
+    FIELD("peer_mpr", connection.peer_mpr);
+    FIELD("wimm", connection.wimm);
+    FIELD("send_queue", connection.send_queue);
+    FIELD("immediate_queue", connection.immediate_queue);
+    FIELD("sack_threshold_bytes", connection.sack_threshold_bytes);
+    FIELD("burst_packets", connection.burst_packets);
+    FIELD("seed", connection.seed);
+    FIELD("rto_base_ns", connection.reliability.rto_base_ns);
+    FIELD("rto_max_ns", connection.reliability.rto_max_ns);
+    FIELD("linear_count", connection.reliability.linear_count);
+    FIELD("exponential_count", connection.reliability.exponential_count);
+    FIELD("loss_slack_min_ns", connection.reliability.loss_slack_min_ns);
+    FIELD("initial_rtt_ns", connection.reliability.initial_rtt_ns);
+    FIELD("num_planes", connection.paths.num_planes);
+    FIELD("active_per_plane", connection.paths.active_per_plane);
+    FIELD("backup_per_plane", connection.paths.backup_per_plane);
+    FIELD("min_active", connection.paths.min_active);
+    FIELD("paths_seed", connection.paths.seed);
+    FIELD("probe_interval_ns", connection.paths.probe_interval_ns);
+    FIELD("restore_successes", connection.paths.restore_successes);
+    FIELD("restore_max", connection.paths.restore_max);
+    FIELD("damping_window_ns", connection.paths.damping_window_ns);
+    FIELD("damping_reset_ns", connection.paths.damping_reset_ns);
+    FIELD("rate_bytes_per_s", congestion.rate_bytes_per_s);
+    FIELD("base_rtt_ns", congestion.base_rtt_ns);
+    FIELD("cc_mtu_bytes", congestion.mtu_bytes);
+    FIELD("trimming", congestion.trimming);
+    FIELD("quick_adapt", congestion.quick_adapt);
+    FIELD("max_cwnd_bytes", congestion.max_cwnd_bytes);
+    FIELD("initial_cwnd_bytes", congestion.initial_cwnd_bytes);
+    FIELD("target_delay_ns", congestion.target_delay_ns);
+    FIELD("adjust_bytes", congestion.adjust_bytes);
+    FIELD("adjust_period_ns", congestion.adjust_period_ns);
+    FIELD("fi_bytes", congestion.fi_bytes);
+    FIELD("eta_bytes", congestion.eta_bytes);
+    FIELD("fi_scale", congestion.fi_scale);
+    FIELD("gamma", congestion.gamma);
+    FIELD("max_md_jump", congestion.max_md_jump);
+    FIELD("qa_gate", congestion.qa_gate);
+    FIELD("qa_threshold_ns", congestion.qa_threshold_ns);
+    FIELD("host_noise_ns", congestion.host_noise_ns);
+#undef FIELD
+    c.def_prop_rw(
+        "capacity_share", [](const P& p) { return p.connection.paths.share == ShareMode::Capacity; },
+        [](P& p, bool v) { p.connection.paths.share = v ? ShareMode::Capacity : ShareMode::Equal; });
+}
+
+}  // namespace
+
+void bind_endpoint(nb::module_& m) {
+    m.attr("REJECTED") = EventLoop::kRejected;
+    m.attr("MAX_PORTS") = kMaxPorts;
+    m.attr("MAX_BURST_PACKETS") = kMaxBurst_packets;
+    bind_parameters(m);
+    nb::class_<PyEndpoint>(m, "NativeEndpoint", "Sockets, event loop and protocol state of one endpoint.")
+        .def(nb::init<const std::vector<Address>&, uint32_t, int, int, bool, uint64_t, uint32_t, uint32_t,
+                      const std::vector<double>&>(),
+             nb::arg("ports"), nb::arg("sources_per_port"), nb::arg("receive_buffer_bytes"),
+             nb::arg("send_buffer_bytes"), nb::arg("icrc"), nb::arg("seed"), nb::arg("max_connections"),
+             nb::arg("max_regions"), nb::arg("port_rate_bytes_per_s"))
+        .def("port_numbers", &PyEndpoint::port_numbers)
+        .def("receive_buffer_bytes", &PyEndpoint::receive_buffer_bytes)
+        .def("source_port", &PyEndpoint::source_port, nb::arg("port"), nb::arg("source"))
+        .def("reserve_connection", &PyEndpoint::reserve_connection)
+        .def("open_connection", &PyEndpoint::open_connection, nb::arg("index"), nb::arg("parameters"))
+        .def("add_region", &PyEndpoint::add_region, nb::arg("address"), nb::arg("length_bytes"), nb::arg("writable"))
+        .def("remove_region", &PyEndpoint::remove_region, nb::arg("key"))
+        .def("is_region_busy", &PyEndpoint::is_region_busy, nb::arg("key"))
+        .def("write", &PyEndpoint::write, nb::arg("index"), nb::arg("local_key"), nb::arg("local_offset"),
+             nb::arg("length"), nb::arg("remote_key"), nb::arg("remote_offset"), nb::arg("immediate"))
+        .def("wait_completion", &PyEndpoint::wait_completion, nb::arg("index"), nb::arg("number"), nb::arg("timeout_ns"))
+        .def("wait_immediate", &PyEndpoint::wait_immediate, nb::arg("index"), nb::arg("timeout_ns"))
+        .def("wait_change", &PyEndpoint::wait_change, nb::arg("seen"), nb::arg("timeout_ns"))
+        .def("abort_connection", &PyEndpoint::abort_connection, nb::arg("index"))
+        .def("close_connection", &PyEndpoint::close_connection, nb::arg("index"))
+        .def("connection_error", &PyEndpoint::connection_error, nb::arg("index"))
+        .def("set_local_port", &PyEndpoint::set_local_port, nb::arg("port"), nb::arg("up"))
+        .def("set_ev_denied", &PyEndpoint::set_ev_denied, nb::arg("index"), nb::arg("ev"), nb::arg("denied"))
+        .def("connection_stats", &PyEndpoint::connection_stats, nb::arg("index"), nb::arg("with_paths"))
+        .def("stats", &PyEndpoint::stats)
+        .def("take_path_events", &PyEndpoint::take_path_events)
+        .def("close", &PyEndpoint::close)
+        .def_prop_ro("is_closed", &PyEndpoint::is_closed);
+}

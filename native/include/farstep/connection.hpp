@@ -55,6 +55,11 @@ public:
     const ConnectionConfig& config() const noexcept { return config_; }
     ConnectionError error() const noexcept { return error_; }
     bool is_open() const noexcept { return error_ == ConnectionError::None; }
+    /// Messages the peer confirmed; what failure swept out of the queue does not count.
+    uint64_t completed_messages() const noexcept {
+        return is_open() ? sender_.queue().completed() : completed_at_failure_;
+    }
+    uint64_t planes_inferred_down() const noexcept { return planes_inferred_down_; }
     const ProbeCounters& probes() const noexcept { return probe_counters_; }
     const PlaneLink& link(uint8_t plane) const noexcept { return links_[plane]; }
     uint32_t num_planes() const noexcept { return num_planes_; }
@@ -127,6 +132,7 @@ public:
     void fail(ConnectionError why) noexcept {
         if (!is_open()) return;
         error_ = why;
+        completed_at_failure_ = sender_.queue().completed();
         sender_.release_inflight();
         owes_fatal_ = why != ConnectionError::RemoteClosed;
     }
@@ -339,6 +345,7 @@ private:
     uint64_t reverse_until_[kMaxPlanes] = {};
     uint32_t next_reverse_ = 0, any_cursor_ = 0;
     uint8_t last_plane_ = 0;
+    uint64_t completed_at_failure_ = 0;
     uint64_t last_refresh_ns_ = 0, planes_inferred_down_ = 0;
     ProbeCounters probe_counters_;
 };

@@ -18,7 +18,7 @@ namespace farstep {
 
 struct EndpointConfig {
     uint32_t num_ports = 1;
-    uint32_t max_connections = 1024;
+    uint32_t max_connections = 256;
     uint32_t max_regions = 4096;
     bool icrc = true;
     uint64_t seed = 0;

@@ -12,14 +12,39 @@
 
 namespace farstep {
 
+// How many successes in a row bring back what was condemned: an EV, or a whole plane.
+class FlapDamping {
+ public:
+  void on_condemned(uint64_t now, const PathSetConfig& config) noexcept {
+    const uint32_t least = std::max(config.restore_successes, 1u);
+    if (needed_ == 0 || (returned_ && now - returned_ns_ >= config.damping_reset_ns)) {
+      needed_ = least;
+    } else if (returned_ && now - returned_ns_ < config.damping_window_ns) {
+      needed_ = std::min(2 * needed_, std::max(config.restore_max, least));
+    }
+    successes_ = 0;
+    returned_ = false;
+  }
+  void on_returned(uint64_t now) noexcept {
+    returned_ = true;
+    returned_ns_ = now;
+  }
+  bool on_success() noexcept { return ++successes_ >= needed_; }
+  void on_failure() noexcept { successes_ = 0; }
+
+  uint32_t needed() const noexcept { return needed_; }
+  uint32_t successes() const noexcept { return successes_; }
+
+ private:
+  uint64_t returned_ns_ = 0;
+  uint32_t needed_ = 0, successes_ = 0;
+  bool returned_ = false;   // by probes, since it was last condemned
+};
+
 class EvProbing {
  public:
   explicit EvProbing(const PathSetConfig& config) noexcept
-      : restore_successes_(std::max(config.restore_successes, 1u)),
-        restore_max_(std::max(config.restore_max, restore_successes_)),
-        damping_window_ns_(config.damping_window_ns),
-        damping_reset_ns_(config.damping_reset_ns),
-        spacing_ns_(config.probe_spacing_ns),
+      : spacing_ns_(config.probe_spacing_ns),
         interval_fixed_(config.probe_interval_ns != 0),
         interval_ns_(interval_fixed_ ? config.probe_interval_ns : kIntervalMinNs) {}
 
@@ -29,16 +54,10 @@ class EvProbing {
   uint64_t interval_ns() const noexcept { return interval_ns_; }
 
   // The EV became bad: how often it must answer is settled now.
-  void condemn(uint64_t now, EvIndex ev) noexcept {
+  void condemn(uint64_t now, EvIndex ev, const PathSetConfig& config) noexcept {
     Record& r = records_[ev];
-    if (r.needed == 0 || (r.returned && now - r.returned_ns >= damping_reset_ns_)) {
-      r.needed = restore_successes_;
-    } else if (r.returned && now - r.returned_ns < damping_window_ns_) {
-      r.needed = std::min(2 * r.needed, restore_max_);
-    }
-    r.successes = 0;
+    r.damping.on_condemned(now, config);
     r.bad = true;
-    r.returned = false;
     r.due_ns = now + interval_ns_;
     enqueue(ev);
   }
@@ -46,10 +65,7 @@ class EvProbing {
   void release(uint64_t now, EvIndex ev, bool earned) noexcept {
     Record& r = records_[ev];
     r.bad = false;
-    if (earned) {
-      r.returned = true;
-      r.returned_ns = now;
-    }
+    if (earned) r.damping.on_returned(now);
     drop_stale();
   }
 
@@ -75,22 +91,20 @@ class EvProbing {
 
   // True once the EV has answered often enough.
   bool on_reply(EvIndex ev) noexcept {
-    Record& r = records_[ev];
-    return r.bad && ++r.successes >= r.needed;
+    return records_[ev].bad && records_[ev].damping.on_success();
   }
-  void on_lost(EvIndex ev) noexcept { records_[ev].successes = 0; }
+  void on_lost(EvIndex ev) noexcept { records_[ev].damping.on_failure(); }
 
-  uint32_t needed(EvIndex ev) const noexcept { return records_[ev].needed; }
-  uint32_t successes(EvIndex ev) const noexcept { return records_[ev].successes; }
+  uint32_t needed(EvIndex ev) const noexcept { return records_[ev].damping.needed(); }
 
  private:
   static constexpr uint64_t kIntervalMinNs = 1'000'000;
   static constexpr uint64_t kIntervalRtts = 32;
 
   struct Record {
-    uint64_t due_ns = 0, returned_ns = 0;
-    uint32_t successes = 0, needed = 0;
-    bool bad = false, queued = false, returned = false;
+    uint64_t due_ns = 0;
+    FlapDamping damping;
+    bool bad = false, queued = false;
   };
 
   void enqueue(EvIndex ev) noexcept {
@@ -109,8 +123,7 @@ class EvProbing {
     while (count_ > 0 && !records_[queue_[head_]].bad) pop();
   }
 
-  uint32_t restore_successes_, restore_max_;
-  uint64_t damping_window_ns_, damping_reset_ns_, spacing_ns_;
+  uint64_t spacing_ns_;
   bool interval_fixed_;
   uint64_t interval_ns_;
   uint64_t last_probe_ns_ = 0;

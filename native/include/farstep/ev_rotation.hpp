@@ -19,7 +19,7 @@ class EvRotation {
   explicit EvRotation(uint64_t seed) noexcept : rng_(seed) {}
 
   // Appends an EV to its plane. Shifts the stretches behind it: set-up only.
-  void add(EvIndex ev, uint8_t plane, bool active) noexcept {
+  void add(EvIndex ev, uint8_t plane) noexcept {
     assert(plane < kMaxPlanes && size_ < kMaxEvs && ev < kMaxEvs);
     const uint32_t at = planes_[plane].end;
     for (uint32_t i = size_; i > at; --i) put(i, table_[i - 1]);
@@ -27,7 +27,6 @@ class EvRotation {
     ++size_;
     planes_[plane].end++;
     for (uint32_t p = plane + 1u; p < kMaxPlanes; ++p) planes_[p].begin++, planes_[p].end++;
-    if (active) activate(ev, plane);
   }
 
   void activate(EvIndex ev, uint8_t plane) noexcept {

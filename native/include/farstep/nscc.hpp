@@ -203,6 +203,7 @@ class Nscc {
     const double noise_ns = config_.host_noise_ns >= 0 ? static_cast<double>(config_.host_noise_ns)
                                                        : (rate_known_ ? 0.0 : kLearnedHostNoiseNs);
     double window = kBdpFactor * (bdp + rate * noise_ns * 1e-9);
+    window_by_rate_ = window;
     if (!rate_known_) {
       window = learner_.max_window(window, ceiling);
     } else if (config_.max_cwnd_bytes != 0) {
@@ -227,7 +228,7 @@ class Nscc {
 
   void learn(uint64_t now, uint32_t newly, bool ecn) noexcept {
     if (rate_known_) return;
-    const LearnStep step = learner_.on_delivered(now, newly, ecn, base_rtt_ns_, cwnd_, static_cast<double>(max_cwnd_));
+    const LearnStep step = learner_.on_delivered(now, newly, ecn, base_rtt_ns_, cwnd_, static_cast<double>(max_cwnd_), window_by_rate_);
     cwnd_ += step.grow_bytes;
     if (step.refresh) derive();
     clamp();
@@ -317,6 +318,7 @@ class Nscc {
 
   double cwnd_ = 0;
   uint64_t max_cwnd_ = 0;
+  double window_by_rate_ = 0;
   int64_t inflight_ = 0;      // signed: a late report may take it below zero for a moment
   uint64_t base_rtt_ns_, target_ns_ = 1;
   double avg_delay_ns_ = 0;

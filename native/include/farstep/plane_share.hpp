@@ -27,7 +27,6 @@ class PlaneShare {
   PlaneShare(uint32_t num_planes, ShareMode mode, double floor, double gain, uint64_t seed) noexcept
       : num_planes_(num_planes), mode_(mode), floor_(std::min(floor, 0.5 / num_planes)), gain_(gain) {
     assert(num_planes >= 1 && num_planes <= kMaxPlanes);
-    usable_ = all();
     last_ = static_cast<uint8_t>(seed % num_planes);
     for (uint32_t p = 0; p < num_planes; ++p) set_weight(p, 1.0 / num_planes);
   }
@@ -79,13 +78,12 @@ class PlaneShare {
   }
   void set_rtt(uint64_t rtt_ns) noexcept { window_ns_ = std::max(rtt_ns, kWindowMinNs); }
 
-  // Planes that carry traffic at all. One that returns starts level with the others.
+  // Planes that carry traffic at present. One that returns starts level with the others.
   void set_usable(uint64_t planes) noexcept {
     const uint64_t returned = planes & ~usable_;
     usable_ = planes & all();
-    for (uint64_t rest = returned & all(); rest != 0; rest &= rest - 1) level(static_cast<uint8_t>(std::countr_zero(rest)));
+    for (uint64_t rest = returned & all(); rest != 0; rest &= rest - 1) given_[std::countr_zero(rest)] = most_given_;
   }
-  void level(uint8_t plane) noexcept { given_[plane] = most_given_; }
   uint64_t usable() const noexcept { return usable_; }
 
   int64_t inflight(uint8_t plane) const noexcept { return inflight_[plane]; }

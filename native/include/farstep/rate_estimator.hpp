@@ -1,7 +1,7 @@
 // Delivered rate of one congestion context, measured over packet-timed rounds.
 //
-// A round starts at a send and ends once everything in flight at that moment has been acknowledged or given
-// up. What was delivered in it, divided by the longest of {this round, the round before, base RTT}, never
+// A round starts at a send and ends once everything in flight at that moment (and whatever else leaves before the
+// next news comes back) has been acknowledged or given up. What was delivered in it, divided by the longest of {this round, the round before, base RTT}, never
 // exceeds what the network carried: bytes in flight at the start of a round were all sent during the round
 // before, so the round before is the send-side duration of the same bytes. Acknowledgements that were held up
 // by a descheduled thread therefore do not inflate the estimate.
@@ -53,9 +53,13 @@ class RateEstimator {
  public:
   // `inflight_bytes` includes this packet.
   void on_send(uint64_t now, int64_t inflight_bytes) noexcept {
-    if (open_) return;
+    if (open_) {
+      if (!heard_) to_resolve_ = inflight_bytes;   // a window that leaves in one go is one round, not its first packet
+      return;
+    }
     if (now > last_event_ns_ + previous_ns_) previous_ns_ = 0;   // the pipe ran empty in between
     open_ = true;
+    heard_ = false;
     start_ns_ = now;
     to_resolve_ = inflight_bytes;
     round_ = RateRound{};
@@ -64,6 +68,7 @@ class RateEstimator {
   void on_loss(uint64_t now, uint32_t bytes) noexcept {
     round_.lost_bytes += bytes;
     to_resolve_ -= bytes;
+    heard_ = true;
     last_event_ns_ = now;
   }
   // A loss that was none: the same bytes will be reported as delivered.
@@ -79,6 +84,7 @@ class RateEstimator {
     round_.delivered_bytes += bytes;
     if (marked) round_.marked_bytes += bytes;
     to_resolve_ -= bytes;
+    heard_ = true;
     last_event_ns_ = now;
     if (!open_ || to_resolve_ > 0) return false;
     open_ = false;
@@ -99,6 +105,7 @@ class RateEstimator {
   int64_t to_resolve_ = 0;   // bytes in flight when the round began and not yet accounted for
   uint64_t start_ns_ = 0, previous_ns_ = 0, last_event_ns_ = 0;
   bool open_ = false;
+  bool heard_ = false;        // of any packet since the round began
 };
 
 }  // namespace farstep

@@ -2,7 +2,7 @@
 //
 // Start-up doubles the window every round trip while the delivered rate keeps growing by a quarter; then the
 // ceiling is 1.5 x (largest delivered rate) x base RTT plus an allowance for host scheduling, and a hill climb
-// tests now and then whether a wider window delivers more. The climb is what keeps a window alive whose real
+// tests now and then whether a wider window delivers more, or a narrower one as much. The climb is what keeps a window alive whose real
 // round trips are much longer than the smallest one ever seen: base RTT alone would shrink it round by round.
 // All of it is farstep's own; NSCC assumes a known rate.
 #pragma once
@@ -28,7 +28,8 @@ class WindowLearner {
   static constexpr double kMarkShare = 0.25;           // a standing queue marks more than this
   static constexpr double kCruiseLossShare = 0.05;
   static constexpr double kProbeGain = 1.25;
-  static constexpr double kProbeKeep = 1.10;           // a kept probe must deliver this much more
+  static constexpr double kUpKeep = 1.10;              // a wider window is kept if it delivers this much more
+  static constexpr double kDownKeep = 0.95;            // a narrower one if it delivers this much of it
   static constexpr double kHillDecay = 0.95;
   static constexpr uint32_t kProbeEveryMin = 4;        // window-limited rounds between probes
   static constexpr uint32_t kProbeEveryMax = 64;
@@ -50,9 +51,10 @@ class WindowLearner {
   void abandon_round() noexcept { rate_.abandon_round(); }
 
   LearnStep on_delivered(uint64_t now, uint32_t newly, bool marked, uint64_t base_rtt_ns, double cwnd,
-                         double max_window) noexcept {
+                         double max_window, double by_rate) noexcept {
     LearnStep step;
-    if (phase_ == Phase::Starting && limited_) step.grow_bytes = newly;
+    // A round that brought less than a quarter may have been noise: go on, but gently.
+    if (phase_ == Phase::Starting && limited_) step.grow_bytes = flat_rounds_ == 0 ? newly : newly / 4.0;
     RateRound round;
     if (!rate_.on_delivered(now, newly, marked, base_rtt_ns, round)) return step;
     step.refresh = true;
@@ -64,7 +66,7 @@ class WindowLearner {
       const bool losing = loss_share > kStartupLossShare && round.lost_bytes > kStartupLossBytes;
       start_round(round, losing || marks, step);
     } else {
-      climb_round(round, loss_share > kCruiseLossShare || marks, cwnd, max_window, step);
+      climb_round(round, loss_share > kCruiseLossShare || marks, cwnd, max_window, by_rate, step);
     }
     peak_inflight_ = 0;
     return step;
@@ -79,7 +81,7 @@ class WindowLearner {
   bool starting() const noexcept { return phase_ == Phase::Starting; }
 
  private:
-  enum class Phase : uint8_t { Starting, Cruising, Probing };
+  enum class Phase : uint8_t { Starting, Cruising, ProbingUp, ProbingDown };
 
   void start_round(const RateRound& round, bool congested, LearnStep& step) noexcept {
     if (round.bytes_per_s > kStartupGrowth * start_best_) {
@@ -94,33 +96,54 @@ class WindowLearner {
     step.grow_bytes = 0;
   }
 
-  void climb_round(const RateRound& round, bool congested, double cwnd, double max_window, LearnStep& step) noexcept {
+  void climb_round(const RateRound& round, bool congested, double cwnd, double max_window, double by_rate,
+                   LearnStep& step) noexcept {
     if (congested) {
-      hill_bytes_ = kHillDecay * (phase_ == Phase::Probing ? hill_before_ : hill_bytes_);
-      phase_ = Phase::Cruising;
-      rounds_ = 0;
+      if (phase_ != Phase::Cruising) hill_bytes_ = hill_before_;
+      hill_bytes_ *= kHillDecay;
+      cruise(probe_every_);
       return;
     }
     if (!round.window_limited) return;
     ++rounds_;
     if (phase_ == Phase::Cruising) {
-      reference_rate_ = rounds_ == 1 ? round.bytes_per_s : 0.5 * (reference_rate_ + round.bytes_per_s);
-      if (rounds_ < probe_every_ || cwnd < 0.9 * max_window) return;
-      hill_before_ = hill_bytes_;
-      hill_bytes_ = kProbeGain * max_window;
-      step.grow_bytes = hill_bytes_ - cwnd;
-      phase_ = Phase::Probing;
-      rounds_ = 0;
-      probe_rate_ = 0;
+      reference_rate_ = std::max(reference_rate_, round.bytes_per_s);
+      if (rounds_ >= probe_every_ && cwnd >= 0.9 * max_window) {
+        probe(Phase::ProbingUp, kProbeGain * max_window);
+        step.grow_bytes = hill_bytes_ - cwnd;
+      }
       return;
     }
     if (rounds_ > 1) probe_rate_ = std::max(probe_rate_, round.bytes_per_s);
     if (rounds_ < kProbeRounds) return;
-    const bool kept = probe_rate_ >= kProbeKeep * reference_rate_;
-    if (!kept) hill_bytes_ = kHillDecay * hill_before_;
-    probe_every_ = kept ? kProbeEveryMin : std::min(2 * probe_every_, kProbeEveryMax);
-    phase_ = Phase::Cruising;
+    if (phase_ == Phase::ProbingUp) {
+      if (probe_rate_ >= kUpKeep * reference_rate_) {
+        cruise(kProbeEveryMin);
+        return;
+      }
+      hill_bytes_ = hill_before_;
+      if (hill_bytes_ > by_rate) probe(Phase::ProbingDown, std::max(hill_bytes_ / kProbeGain, by_rate));
+      else cruise(std::min(2 * probe_every_, kProbeEveryMax));
+    } else if (probe_rate_ >= kDownKeep * reference_rate_) {
+      cruise(kProbeEveryMin);
+    } else {
+      hill_bytes_ = hill_before_;
+      cruise(std::min(2 * probe_every_, kProbeEveryMax));
+    }
+  }
+
+  void probe(Phase phase, double hill) noexcept {
+    phase_ = phase;
+    hill_before_ = hill_bytes_;
+    hill_bytes_ = hill;
     rounds_ = 0;
+    probe_rate_ = 0;
+  }
+  void cruise(uint32_t rounds) noexcept {
+    phase_ = Phase::Cruising;
+    probe_every_ = rounds;
+    rounds_ = 0;
+    reference_rate_ = 0;
   }
 
   RateEstimator rate_;

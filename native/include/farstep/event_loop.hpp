@@ -1,0 +1,478 @@
+// The endpoint on real sockets: one thread, one lock, one epoll set. This file and udp_socket.hpp make all system calls.
+//
+// The loop thread holds the lock while it works and gives it up before it sleeps; a caller that posts while the thread
+// sleeps sends its first packets itself, so that a small message costs no thread switch. Nothing here knows of Python.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <thread>
+#include <vector>
+
+#include "farstep/endpoint.hpp"
+#include "farstep/udp_socket.hpp"
+
+namespace farstep {
+
+struct LoopConfig {
+    EndpointConfig core;
+    std::vector<SocketAddress> ports;
+    uint32_t sources_per_port = 12;  // UDP source ports = entropy values of a plane
+    int receive_buffer_bytes = 4 << 20;
+    int send_buffer_bytes = 4 << 20;
+};
+
+enum class WaitResult : uint8_t { Ready, TimedOut, Failed, Closed };
+
+struct PathEvent {
+    uint32_t connection;
+    EvEvent event;
+};
+
+class EventLoop {
+public:
+    explicit EventLoop(const LoopConfig& c)
+        : config_(c), core_(c.core), peers_(c.core.max_connections), owner_pid_(::getpid()) {
+        epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
+        wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (epoll_fd_ < 0 || wake_fd_ < 0 || timer_fd_ < 0)
+            throw std::system_error(errno, std::generic_category(), "cannot create the event loop's descriptors");
+        watch(wake_fd_, kWakeTag);
+        watch(timer_fd_, kTimerTag);
+        for (uint32_t p = 0; p < c.ports.size(); ++p) open_port(p);
+        thread_ = new std::thread([this] { run(); });
+    }
+    EventLoop(const EventLoop&) = delete;
+    ~EventLoop() {
+        close();
+        if (::getpid() == owner_pid_) delete thread_;  // a forked child has no such thread to delete
+        for (int fd : {epoll_fd_, wake_fd_, timer_fd_})
+            if (fd >= 0) ::close(fd);
+    }
+
+    static uint64_t now_ns() noexcept {
+        timespec t;
+        ::clock_gettime(CLOCK_MONOTONIC, &t);
+        return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(t.tv_nsec);
+    }
+
+    /// Tells peers, lets the last packets out, ends the thread. Waiters return Closed. Safe to call twice.
+    void close() {
+        if (::getpid() != owner_pid_) return;
+        {
+            Guard g(*this);
+            if (closed_) return;
+            const uint64_t now = now_ns();
+            for (uint32_t k = 0; k < core_.num_active(); ++k) core_.say_closed(now, core_.active(k));
+            transmit(now, kMaxBursts);
+            closed_ = true;
+        }
+        wake();
+        if (thread_->joinable()) thread_->join();
+        changed_.notify_all();
+        std::unique_lock<std::mutex> l(mutex_);
+        changed_.wait(l, [this] { return waiters_ == 0; });
+    }
+
+    // ---- commands, all thread-safe -------------------------------------------------------------------------------------
+
+    /// Work under the lock: `f(core, now)`. Use for anything that changes connections or reads counters.
+    template <class F>
+    auto with_core(F&& f) {
+        Guard g(*this);
+        return f(core_, now_ns());
+    }
+    void set_peer(uint32_t connection, std::vector<SocketAddress> addresses) {
+        Guard g(*this);
+        peers_[connection].addresses = std::move(addresses);
+    }
+    void start_connection(uint32_t i) {
+        {
+            Guard g(*this);
+            core_.start(now_ns(), i);
+        }
+        wake();
+    }
+    void close_connection(uint32_t i) {
+        Guard g(*this);
+        const uint64_t now = now_ns();
+        core_.say_closed(now, i);
+        transmit(now, kMaxBursts);
+        clear_backlog(i);
+        core_.close_connection(now, i);
+        peers_[i] = Peer{};
+        changed_.notify_all();
+    }
+    void abort_connection(uint32_t i) {
+        Guard g(*this);
+        const uint64_t now = now_ns();
+        core_.abort_connection(now, i, ConnectionError::LocalAborted);
+        clear_backlog(i);
+        transmit(now, kMaxBursts);
+        changed_.notify_all();
+    }
+
+    /// Posts one write of any length; returns its number, or kRejected when the connection has ended or the local
+    /// range is not registered. Longer writes are cut; only the last part carries the immediate.
+    static constexpr uint64_t kRejected = UINT64_MAX;
+    uint64_t post(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+                  uint64_t remote_offset, bool has_immediate, uint32_t immediate) {
+        bool must_wake = false;
+        uint64_t number = kRejected;
+        {
+            Guard g(*this);
+            Connection* c = closed_ ? nullptr : core_.connection(i);
+            if (!c || !c->is_open()) return kRejected;
+            uint64_t done = 0;
+            do {
+                WriteRequest r;
+                const uint64_t part = length - done < kMaxMessage_bytes ? length - done : kMaxMessage_bytes;
+                r.length_bytes = static_cast<uint32_t>(part);
+                r.remote_key = remote_key;
+                r.remote_offset = remote_offset + done;
+                if (part) {
+                    r.data = core_.regions().pin(local_key, local_offset + done, part);
+                    r.local_key = local_key;
+                    if (!r.data) return kRejected;
+                }
+                done += part;
+                if (done == length && has_immediate) {
+                    r.has_immediate = true;
+                    r.immediate = immediate;
+                }
+                number = peers_[i].posted++;
+                enqueue(i, r);
+            } while (done < length);
+            must_wake = after_post();
+        }
+        if (must_wake) wake();
+        return number;
+    }
+
+    /// Waits until write `number` of connection `i` is confirmed.
+    WaitResult wait_completion(uint32_t i, uint64_t number, uint64_t timeout_ns) {
+        return wait(timeout_ns, [&](WaitResult& r) {
+            Connection* c = core_.connection(i);
+            if (!c) return r = WaitResult::Closed, true;
+            if (c->completed_messages() > number) return r = WaitResult::Ready, true;
+            if (!c->is_open()) return r = WaitResult::Failed, true;
+            return false;
+        });
+    }
+    WaitResult wait_immediate(uint32_t i, uint32_t& value, uint64_t timeout_ns) {
+        return wait(timeout_ns, [&](WaitResult& r) {
+            Connection* c = core_.connection(i);
+            if (!c) return r = WaitResult::Closed, true;
+            if (c->receiver().pop_immediate(value)) return r = WaitResult::Ready, true;
+            if (!c->is_open()) return r = WaitResult::Failed, true;
+            return false;
+        });
+    }
+    /// Waits for anything to change since `seen`; returns the new change number.
+    uint64_t wait_change(uint64_t seen, uint64_t timeout_ns) {
+        uint64_t now_seen = seen;
+        wait(timeout_ns, [&](WaitResult& r) {
+            now_seen = change_number_;
+            if (change_number_ != seen) return r = WaitResult::Ready, true;
+            return false;
+        });
+        return now_seen;
+    }
+
+    /// Makes the thread look at what a command changed.
+    void kick() noexcept { wake(); }
+
+    std::vector<PathEvent> take_path_events() {
+        Guard g(*this);
+        collect_path_events();
+        std::vector<PathEvent> out(path_events_.begin(), path_events_.end());
+        path_events_.clear();
+        return out;
+    }
+
+    // ---- facts ---------------------------------------------------------------------------------------------------------
+
+    SocketAddress port_address(uint32_t p) const { return ports_[p].main.local(); }
+    uint32_t num_ports() const noexcept { return static_cast<uint32_t>(ports_.size()); }
+    uint32_t sources_per_port() const noexcept { return config_.sources_per_port; }
+    uint16_t source_port(uint32_t p, uint32_t source) const { return ports_[p].source_ports[source]; }
+    int receive_buffer_bytes(uint32_t p) const noexcept { return ports_[p].main.receive_buffer_bytes(); }
+    uint64_t thread_cpu_ns() const noexcept {
+        clockid_t id;
+        timespec t{};
+        if (closed_ || pthread_getcpuclockid(thread_->native_handle(), &id) != 0) return 0;
+        ::clock_gettime(id, &t);
+        return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(t.tv_nsec);
+    }
+    struct LoopCounters {
+        uint64_t iterations = 0, sleeps = 0, send_blocked = 0, send_failed = 0, receive_calls = 0, messages = 0;
+    };
+    LoopCounters loop_counters() {
+        Guard g(*this);
+        return counters_;
+    }
+    bool is_closed() const noexcept { return closed_; }
+
+private:
+    static constexpr uint64_t kWakeTag = ~0ull, kTimerTag = ~0ull - 1;
+    static constexpr uint32_t kMaxBursts = 8;          // per turn, half a megabyte: then incoming packets get their turn
+    static constexpr uint32_t kMaxReceives = 2;        // batches per port and turn, for the same reason
+    static constexpr int kSendWait_ms = 2;             // a full send queue drains within this on any real line
+    static constexpr size_t kMaxPathEvents = 4096;     // kept for the controller; the oldest go first
+
+    struct Port {
+        UdpSocket main;
+        std::vector<UdpSocket> extra;
+        std::vector<uint16_t> source_ports;
+        uint32_t dropped = 0;
+        UdpSocket& source(uint32_t i) { return i == 0 ? main : extra[i - 1]; }
+    };
+    struct Peer {
+        std::vector<SocketAddress> addresses;
+        std::deque<WriteRequest> backlog;  // posted beyond the send queue
+        uint64_t posted = 0;
+    };
+    /// Takes the lock and lets the loop know that somebody wants it: a plain mutex would let the loop win every race.
+    class Guard {
+    public:
+        explicit Guard(EventLoop& l) : l_(l) {
+            l_.callers_.fetch_add(1, std::memory_order_relaxed);
+            l_.mutex_.lock();
+            l_.callers_.fetch_sub(1, std::memory_order_relaxed);
+        }
+        ~Guard() { l_.mutex_.unlock(); }
+        Guard(const Guard&) = delete;
+
+    private:
+        EventLoop& l_;
+    };
+
+    void watch(int fd, uint64_t tag) {
+        epoll_event e{};
+        e.events = EPOLLIN;
+        e.data.u64 = tag;
+        if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) < 0)
+            throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
+    }
+    void open_port(uint32_t p) {
+        Port port;
+        const SocketAddress& a = config_.ports[p];
+        port.main = UdpSocket::open(a, config_.receive_buffer_bytes, config_.send_buffer_bytes, true);
+        port.source_ports.push_back(port.main.local().port());
+        for (uint32_t s = 1; s < config_.sources_per_port; ++s) {
+            port.extra.push_back(UdpSocket::open(a.with_port(0), 4096, config_.send_buffer_bytes, false));
+            port.source_ports.push_back(port.extra.back().local().port());
+        }
+        watch(port.main.fd(), p);
+        ports_.push_back(std::move(port));
+    }
+    void wake() noexcept {
+        const uint64_t one = 1;
+        [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+    }
+
+    template <class Ready>
+    WaitResult wait(uint64_t timeout_ns, Ready&& ready) {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+        callers_.fetch_add(1, std::memory_order_relaxed);
+        std::unique_lock<std::mutex> l(mutex_);
+        callers_.fetch_sub(1, std::memory_order_relaxed);
+        WaitResult r = WaitResult::TimedOut;
+        ++waiters_;
+        while (!ready(r)) {
+            if (closed_) {
+                r = WaitResult::Closed;
+                break;
+            }
+            if (changed_.wait_until(l, deadline) == std::cv_status::timeout) {
+                if (!ready(r)) r = closed_ ? WaitResult::Closed : WaitResult::TimedOut;
+                break;
+            }
+        }
+        if (--waiters_ == 0 && closed_) changed_.notify_all();
+        return r;
+    }
+
+    void enqueue(uint32_t i, const WriteRequest& r) {
+        Peer& peer = peers_[i];
+        if (!peer.backlog.empty() || !core_.post(now_ns(), i, r)) peer.backlog.push_back(r);
+    }
+    void refill(uint64_t now) {
+        if (!backlogged_hint()) return;
+        for (uint32_t k = 0; k < core_.num_active(); ++k) {
+            const uint32_t i = core_.active(k);
+            std::deque<WriteRequest>& b = peers_[i].backlog;
+            if (!b.empty() && !core_.connection(i)->is_open()) clear_backlog(i);
+            while (!b.empty() && core_.post(now, i, b.front())) b.pop_front();
+        }
+    }
+    bool backlogged_hint() const noexcept {
+        for (uint32_t k = 0; k < core_.num_active(); ++k)
+            if (!peers_[core_.active(k)].backlog.empty()) return true;
+        return false;
+    }
+    void clear_backlog(uint32_t i) {
+        for (const WriteRequest& r : peers_[i].backlog)
+            if (r.local_key) core_.regions().unpin(r.local_key);
+        peers_[i].backlog.clear();
+    }
+    // The thread sleeps: send here and now. Returns whether it must be woken for the rest.
+    bool after_post() {
+        if (!sleeping_) return false;
+        const uint64_t now = now_ns();
+        if (transmit(now, kMaxBursts)) return true;
+        arm_timer(now, core_.poll_timeout(now));
+        return false;
+    }
+    // Deadlines mostly move later: a timer that is set earlier than needed only costs one idle turn, so it stays.
+    void arm_timer(uint64_t now, uint64_t at_ns) noexcept {
+        if (at_ns == kNever || (armed_ns_ > now && armed_ns_ <= at_ns)) return;
+        armed_ns_ = at_ns;
+        itimerspec spec{};
+        spec.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000ull);
+        spec.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000ull);
+        ::timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &spec, nullptr);
+    }
+
+    // ---- the thread ------------------------------------------------------------------------------------------------------
+
+    void run() {
+        pthread_setname_np(pthread_self(), "farstep-loop");
+        mutex_.lock();
+        while (!closed_) {
+            const bool more = turn();
+            sleeping_ = !more;
+            mutex_.unlock();
+            if (more) yield_to_callers();
+            else sleep();
+            mutex_.lock();
+            sleeping_ = false;
+        }
+        mutex_.unlock();
+    }
+    void yield_to_callers() noexcept {
+        for (uint32_t n = 0; n < 64 && callers_.load(std::memory_order_relaxed); ++n) std::this_thread::yield();
+    }
+
+    // One round: take in, let time act, send. True when there is more to do at once.
+    bool turn() {
+        ++counters_.iterations;
+        uint64_t now = now_ns();
+        bool more = receive_all(now);
+        now = now_ns();
+        if (core_.poll_timeout(now) <= now) core_.on_timeout(now);
+        refill(now);
+        more |= transmit(now, kMaxBursts);
+        if (core_.take_progress()) {
+            ++change_number_;
+            if (waiters_) changed_.notify_all();
+        }
+        const uint64_t next = core_.poll_timeout(now);
+        if (next <= now) more = true;
+        if (!more) {
+            ++counters_.sleeps;
+            arm_timer(now, next);
+        }
+        return more;
+    }
+
+    void sleep() noexcept {
+        epoll_event events[8];
+        const int n = ::epoll_wait(epoll_fd_, events, 8, -1);
+        for (int k = 0; k < n; ++k) {
+            if (events[k].data.u64 != kWakeTag && events[k].data.u64 != kTimerTag) continue;
+            uint64_t ignored;
+            [[maybe_unused]] const ssize_t r =
+                ::read(events[k].data.u64 == kWakeTag ? wake_fd_ : timer_fd_, &ignored, sizeof ignored);
+        }
+    }
+
+    bool receive_all(uint64_t now) {
+        bool more = false;
+        for (uint32_t p = 0; p < ports_.size(); ++p) more |= receive(now, p);
+        return more;
+    }
+    bool receive(uint64_t now, uint32_t p) {
+        Port& port = ports_[p];
+        for (uint32_t k = 0; k < kMaxReceives; ++k) {
+            const uint32_t n = batch_.receive(port.main.fd());
+            ++counters_.receive_calls;
+            counters_.messages += n;
+            for (uint32_t i = 0; i < n; ++i) {
+                uint32_t dropped = port.dropped;
+                batch_.split(i, static_cast<uint8_t>(p), dropped,
+                             [&](const Arrival& a, const uint8_t* data, size_t bytes) {
+                                 core_.on_datagram(now, a, data, bytes);
+                             });
+                if (dropped != port.dropped) core_.on_receive_overflow(now, dropped - port.dropped);
+                port.dropped = dropped;
+            }
+            if (n < ReceiveBatch::kMessages) return false;
+        }
+        return true;
+    }
+
+    bool transmit(uint64_t now, uint32_t max_bursts) {
+        for (uint32_t k = 0; k < max_bursts; ++k) {
+            if (!core_.poll_transmit(now, burst_)) return false;
+            send(burst_);
+        }
+        return true;
+    }
+    void send(const TxBurst& b) noexcept {
+        const std::vector<SocketAddress>& to = peers_[b.connection].addresses;
+        if (b.remote_port >= to.size()) return;
+        UdpSocket& s = ports_[b.local_port].source(b.source);
+        SendResult r = s.send(b, to[b.remote_port]);
+        if (r == SendResult::WouldBlock) {
+            ++counters_.send_blocked;
+            pollfd f{s.fd(), POLLOUT, 0};
+            ::poll(&f, 1, kSendWait_ms);
+            r = s.send(b, to[b.remote_port]);
+        }
+        if (r != SendResult::Sent) ++counters_.send_failed;  // the packets count as lost, and loss has its rules
+    }
+
+    void collect_path_events() {
+        EvEvent e;
+        for (uint32_t k = 0; k < core_.num_active(); ++k) {
+            const uint32_t i = core_.active(k);
+            while (core_.connection(i)->paths().poll_event(e)) {
+                if (path_events_.size() >= kMaxPathEvents) path_events_.pop_front();
+                path_events_.push_back({i, e});
+            }
+        }
+    }
+
+    LoopConfig config_;
+    EndpointCore core_;
+    std::vector<Peer> peers_;
+    std::vector<Port> ports_;
+    ReceiveBatch batch_;
+    TxBurst burst_;
+    std::deque<PathEvent> path_events_;
+    int epoll_fd_ = -1, wake_fd_ = -1, timer_fd_ = -1;
+    pid_t owner_pid_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<int> callers_{0};
+    uint32_t waiters_ = 0;
+    uint64_t change_number_ = 0, armed_ns_ = 0;
+    bool sleeping_ = false;
+    std::atomic<bool> closed_{false};
+    LoopCounters counters_;
+    std::thread* thread_ = nullptr;
+};
+
+}  // namespace farstep
