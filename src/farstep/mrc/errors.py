@@ -25,5 +25,7 @@ def check_range(field: str, value: float, low: float, high: float, *, whole: boo
     """Raises `InvalidFieldError` unless `low <= value <= high` (and, if `whole`, `value` is an int)."""
     if whole and (not isinstance(value, int) or isinstance(value, bool)):
         raise InvalidFieldError(field, value, f"a whole number from {low} to {high}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidFieldError(field, value, f"a number from {low} to {high}")
     if not low <= value <= high:
         raise InvalidFieldError(field, value, f"{low} to {high}")
