@@ -87,12 +87,13 @@ void visit_packet(w::Packet& p, Part&& part) {
         case w::Opcode::EndpointRequest:
             part("erth", [&](V& v) {
                 v("op", p.erth.op), v("vendor", p.erth.vendor), v("port_status_mask", p.erth.port_status_mask);
-                v("timestamp", p.erth.timestamp);
+                v("context", p.erth.context), v("timestamp", p.erth.timestamp);
             });
             return;
         case w::Opcode::EndpointResponse:
             part("eeth", [&](V& v) {
-                v("op", p.eeth.op), v("vendor", p.eeth.vendor), v("timestamp", p.eeth.timestamp);
+                v("op", p.eeth.op), v("vendor", p.eeth.vendor), v("context", p.eeth.context);
+                v("timestamp", p.eeth.timestamp);
             });
             return;
         default: break;

@@ -100,12 +100,13 @@ controls = st.one_of(
             op=st.sampled_from(headers.EndpointOp),
             vendor=uint(8),
             port_status_mask=uint(32),
+            context=uint(32),
             timestamp=uint(16),
         ),
     ),
     control(
         codec.EndpointResponse,
-        eeth=st.builds(headers.Eeth, op=uint(2), vendor=uint(8), timestamp=uint(16)),
+        eeth=st.builds(headers.Eeth, op=uint(2), vendor=uint(8), context=uint(32), timestamp=uint(16)),
     ),
 )
 packets = st.one_of(writes(), controls)

@@ -350,11 +350,16 @@ class Peth(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erth(Header):
-    """Endpoint request; bit n of `port_status_mask` says port n is usable."""
+    """Endpoint request; bit n of `port_status_mask` says port n is usable.
+
+    `context` is ours, in bytes that MRC leaves zero: a connection of the receiver that is live with the
+    sender, so that port states are believed from peers alone; 0 for none.
+    """
 
     op: EndpointOp
     vendor: int = 0
     port_status_mask: int = 0
+    context: int = 0
     timestamp: int = 0
 
     LAYOUT: ClassVar[tuple[_Bits, ...]] = (
@@ -363,7 +368,7 @@ class Erth(Header):
         _reserved(8),
         _Bits("vendor", 8),
         _Bits("port_status_mask", 32),
-        _reserved(32),
+        _Bits("context", 32),
         *_TIMESTAMP,
     )
 
@@ -374,6 +379,7 @@ class Eeth(Header):
 
     op: int = 0
     vendor: int = 0
+    context: int = 0
     timestamp: int = 0
 
     LAYOUT: ClassVar[tuple[_Bits, ...]] = (
@@ -381,7 +387,9 @@ class Eeth(Header):
         _Bits("op", 2),
         _reserved(12),
         _Bits("vendor", 8),
-        _reserved(192),
+        _reserved(32),
+        _Bits("context", 32),
+        _reserved(128),
         _Bits("timestamp", 16),
         _reserved(48),
     )
