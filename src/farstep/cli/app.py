@@ -21,7 +21,7 @@ def version() -> None:
 
 app = typer.Typer(
     name="farstep",
-    help="Train one model in lockstep across many machines and sites, over a network that is allowed to fail.",
+    help="Train one model in lockstep across many sites, over a network that is allowed to fail.",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +45,8 @@ def _print_version(is_wanted: bool) -> None:
 def _root(
     context: typer.Context,
     is_version_wanted: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

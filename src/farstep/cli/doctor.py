@@ -50,7 +50,9 @@ def _findings() -> Iterator[Finding]:
     yield _socket_buffer("receive buffer limit", "rmem_max")
     yield _socket_buffer("send buffer limit", "wmem_max")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("cores usable", str(cores), "" if cores > 1 else "the demo runs four ranks; give it two cores or more")
+    yield Finding(
+        "cores usable", str(cores), "" if cores > 1 else "the demo runs four ranks; give it two cores or more"
+    )
     yield _memory()
     yield _package("torch", "needed by farstep train")
     yield _package("plotly", "needed for HTML reports")
@@ -65,7 +67,11 @@ def _offload(name: str, option: int, value: int) -> Finding:
         try:
             probe.setsockopt(socket.IPPROTO_UDP, option, value)
         except OSError as error:
-            return Finding(name, f"no ({error.strerror})", "Linux 5.0 or newer has it; without it each packet costs a call")
+            return Finding(
+                name,
+                f"no ({error.strerror})",
+                "Linux 5.0 or newer has it; without it each packet costs a call",
+            )
     return Finding(name, "yes")
 
 

@@ -16,7 +16,7 @@ LOCAL = 4
 INTERRUPTED = 130
 """The user pressed Ctrl-C."""
 
-_UsageError = typer.BadParameter.__bases__[0]
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises: recent versions of typer carry click inside, and export only this subclass."""
 
 

@@ -1,15 +1,12 @@
 """`farstep lab`: networks to try things on, on this machine."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
-
-from farstep.cli.errors import USAGE, CommandError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Networks to try things on, on this machine.", invoke_without_command=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Networks to try things on, on this machine.", invoke_without_command=True, rich_markup_mode=None
+)
 
 
 @app.callback()

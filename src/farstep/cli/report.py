@@ -13,7 +13,9 @@ __all__ = ["report", "write_report_of"]
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or its events.jsonl.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to, instead of report.html beside it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to, instead of report.html beside it.")
+    ] = None,
 ) -> None:
     """Rebuild the HTML report of a run from its event log."""
     write_report_of(run, out)
@@ -33,7 +35,9 @@ def write_report_of(run: Path, out: Path | None = None) -> None:
     try:
         write_report(events, html)
     except EventLogError as error:
-        raise CommandError(str(error), status=USAGE, hint="farstep report takes the folder of a run") from error
+        raise CommandError(
+            str(error), status=USAGE, hint="farstep report takes the folder of a run"
+        ) from error
     except OSError as error:
         raise CommandError(f"cannot write {html}: {error.strerror or error}", status=LOCAL) from error
     print(f"report: {html}", file=sys.stderr)

@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
+PLAIN_LINES = 40
+"""Lines of progress of a whole run where no live display is shown."""
+
 
 def train(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN.TOML]", help="Configuration; without it, the built-in demo.")
+        Path | None,
+        typer.Argument(metavar="[RUN.TOML]", help="Configuration; without it, the built-in demo."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, instead of run.steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of run.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's folder, instead of run.out.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text file to train on, instead of data.text.")] = None,
-    show_config: Annotated[bool, typer.Option("--show-config", help="Print the configuration and exit.")] = False,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print the configuration and exit.")
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
 ) -> None:
@@ -55,31 +61,35 @@ def train(
     _conclude(result, with_report=not no_report)
 
 
-def _run(config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool) -> "tuple[RunResult | None, int]":
-    from farstep.train.launcher import launch, launch_under_torchrun, make_folder
+def _run(
+    config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool
+) -> "tuple[RunResult | None, int]":
+    from farstep.train.launcher import launch, launch_under_torchrun
 
     if place is not None and place.rank != 0:
-        status, result = launch_under_torchrun(config, Path(), place)
+        status, result = launch_under_torchrun(config, place)
         return result, status
-    with _display(plain=plain or place is not None) as display:
-        listeners = [display.on_record]
+    every_steps = max(1, config.run.steps // PLAIN_LINES)
+    with _display(plain=plain or place is not None, every_steps=every_steps) as display:
+
+        def announce(folder: Path) -> None:
+            if display.is_plain:
+                print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
+
         if place is not None:
-            place.check(config)
-        folder = make_folder(config.run.out)
-        if display.is_plain:
-            print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
-        if place is not None:
-            status, result = launch_under_torchrun(config, folder, place, listeners=listeners)
+            status, result = launch_under_torchrun(
+                config, place, listeners=[display.on_record], on_folder=announce
+            )
             return result, status
-        return launch(config, folder, listeners=listeners), 0
+        return launch(config, listeners=[display.on_record], on_folder=announce), 0
 
 
-def _display(*, plain: bool) -> "LiveDisplay":
+def _display(*, plain: bool, every_steps: int) -> "LiveDisplay":
     from rich.console import Console
 
     from farstep.observe.live import LiveDisplay
 
-    return LiveDisplay(Console(stderr=True), plain=True if plain else None)
+    return LiveDisplay(Console(stderr=True), plain=True if plain else None, plain_every_steps=every_steps)
 
 
 def _conclude(result: "RunResult", *, with_report: bool) -> None:
@@ -97,7 +107,9 @@ def _conclude(result: "RunResult", *, with_report: bool) -> None:
         write_report_of(result.folder)
     if result.status == "failed":
         logs = result.folder / "logs"
-        where = f"what each rank said is in {logs}" if logs.is_dir() else f"the event log is {result.events_path}"
+        where = (
+            f"what each rank said is in {logs}" if logs.is_dir() else f"the event log is {result.events_path}"
+        )
         raise CommandError(result.reason or "the run failed", status=REMOTE, hint=where)
     if result.status == "interrupted":
         print(f"stopped after {result.steps} steps", file=sys.stderr)

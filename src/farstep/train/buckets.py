@@ -56,7 +56,7 @@ class GradientBuckets:
         self._next = 0
         self._on_full: Callable[[Bucket], None] = lambda bucket: None
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, group in enumerate(groups)
             for parameter in group
         ]

@@ -37,21 +37,25 @@ class Section(BaseModel):
 class RunSection(Section):
     """`[run]`: how long, how often, where to."""
 
-    seed: int = Field(1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result")
-    steps: int = Field(340, ge=1, le=10_000_000, description="optimizer steps")
-    out: str = Field("runs", min_length=1, description="folder; each run gets a new folder inside")
-    eval_every_steps: int = Field(34, ge=1, description="steps between held-out evaluations")
-    eval_windows: int = Field(128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks")
-    threads_per_rank: int = Field(1, ge=1, le=1024, description="CPU threads each rank computes with")
+    seed: int = Field(
+        default=1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result"
+    )
+    steps: int = Field(default=340, ge=1, le=10_000_000, description="optimizer steps")
+    out: str = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
+    eval_every_steps: int = Field(default=34, ge=1, description="steps between held-out evaluations")
+    eval_windows: int = Field(
+        default=128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks"
+    )
+    threads_per_rank: int = Field(default=1, ge=1, le=1024, description="CPU threads each rank computes with")
 
 
 class ModelConfig(Section):
     """`[model]`: a decoder-only transformer over bytes."""
 
-    layers: int = Field(4, ge=1, le=256, description="transformer blocks")
-    width: int = Field(160, ge=8, le=16_384, description="features per position; a multiple of heads")
-    heads: int = Field(5, ge=1, le=256, description="attention heads")
-    context_bytes: int = Field(96, ge=2, le=65_536, description="bytes the model looks back on")
+    layers: int = Field(default=4, ge=1, le=256, description="transformer blocks")
+    width: int = Field(default=160, ge=8, le=16_384, description="features per position; a multiple of heads")
+    heads: int = Field(default=5, ge=1, le=256, description="attention heads")
+    context_bytes: int = Field(default=96, ge=2, le=65_536, description="bytes the model looks back on")
 
     @field_validator("heads")
     @classmethod
@@ -66,29 +70,35 @@ class DataConfig(Section):
     """`[data]`: the text and how it is cut into batches."""
 
     text: str = Field(
-        STDLIB_TEXT, min_length=1, description='a file, or "stdlib": the sources of this Python\'s standard library'
+        default=STDLIB_TEXT,
+        min_length=1,
+        description='a file, or "stdlib": the sources of this Python\'s standard library',
     )
-    batch_per_group: int = Field(8, ge=1, le=65_536, description="windows per step and replica group")
-    held_out_fraction: float = Field(0.05, gt=0, lt=0.5, description="share of the text kept for evaluation")
+    batch_per_group: int = Field(default=8, ge=1, le=65_536, description="windows per step and replica group")
+    held_out_fraction: float = Field(
+        default=0.05, gt=0, lt=0.5, description="share of the text kept for evaluation"
+    )
 
 
 class OptimizerConfig(Section):
     """`[optimizer]`: AdamW with linear warm-up and cosine decay."""
 
-    learning_rate: float = Field(3e-3, gt=0, le=10, description="peak learning rate")
-    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate at the end, as a share of the peak")
-    warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
-    weight_decay: float = Field(0.1, ge=0, le=10, description="decoupled, on matrices only")
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
-    clip_norm: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak learning rate")
+    final_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="learning rate at the end, as a share of the peak"
+    )
+    warmup_steps: int = Field(default=20, ge=0, description="steps of linear warm-up")
+    weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled, on matrices only")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="decay of the second moment")
+    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
 
 
 class SiteConfig(Section):
     """One `[[sites]]` entry."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$", description="letters, digits, - and _")
-    replica_groups: int = Field(2, ge=1, le=1024, description="copies of the model at this site")
+    replica_groups: int = Field(default=2, ge=1, le=1024, description="copies of the model at this site")
 
 
 class NetworkConfig(Section):
@@ -98,25 +108,44 @@ class NetworkConfig(Section):
     they go straight from socket to socket.
     """
 
-    planes: int = Field(4, ge=1, le=16, description="independent networks; each rank has one UDP port in each")
-    paths_per_plane: int = Field(1, ge=1, le=64, description="paths between two sites in each plane")
-    bind_host: str = Field("127.0.0.1", min_length=1, description="address the ranks bind their ports to")
-    emulate: bool = Field(True, description="carry traffic between sites through the path emulator")
-    rate_mbps: float = Field(500.0, gt=0, le=1_600_000, description="rate of each emulated path, Mbit/s")
-    delay_ms: float = Field(2.0, ge=0, le=10_000, description="one-way delay of each emulated path, ms")
-    jitter_ms: float = Field(0.0, ge=0, le=10_000, description="largest additional delay of a packet, ms")
-    loss_percent: float = Field(0.0, ge=0, le=100, description="packets lost at random, %")
-    queue_limit_ms: float = Field(50.0, gt=0, le=10_000, description="longest queue, ms at the rate")
-    ecn_threshold_ms: float = Field(5.0, gt=0, le=10_000, description="queue above which packets are marked, ms at the rate")
+    planes: int = Field(
+        default=4, ge=1, le=16, description="independent networks; each rank has one UDP port in each"
+    )
+    paths_per_plane: int = Field(default=1, ge=1, le=64, description="paths between two sites in each plane")
+    bind_host: str = Field(
+        default="127.0.0.1", min_length=1, description="address the ranks bind their ports to"
+    )
+    emulate: bool = Field(default=True, description="carry traffic between sites through the path emulator")
+    rate_mbps: float = Field(
+        default=500.0, gt=0, le=1_600_000, description="rate of each emulated path, Mbit/s"
+    )
+    delay_ms: float = Field(
+        default=2.0, ge=0, le=10_000, description="one-way delay of each emulated path, ms"
+    )
+    jitter_ms: float = Field(
+        default=0.0, ge=0, le=10_000, description="largest additional delay of a packet, ms"
+    )
+    loss_percent: float = Field(default=0.0, ge=0, le=100, description="packets lost at random, %")
+    queue_limit_ms: float = Field(default=50.0, gt=0, le=10_000, description="longest queue, ms at the rate")
+    ecn_threshold_ms: float = Field(
+        default=5.0, gt=0, le=10_000, description="queue above which packets are marked, ms at the rate"
+    )
 
 
 class TransportConfig(Section):
     """`[transport]`: how the Multipath Reliable Connection cuts and sends gradients."""
 
-    mtu_bytes: Literal[1024, 2048, 4096, 8192] = Field(4096, description="payload of one packet")
-    burst_segments: int = Field(15, ge=1, le=64, description="packets handed to the kernel in one call, on one path")
-    bucket_kib: int = Field(1024, ge=16, le=1_048_576, description="gradient sent in one piece while backward runs on, KiB")
-    timeout_s: float = Field(60.0, gt=0, le=86_400, description="longest wait for one collective, s")
+    mtu_bytes: Literal[1024, 2048, 4096, 8192] = Field(default=4096, description="payload of one packet")
+    burst_segments: int = Field(
+        default=15, ge=1, le=64, description="packets handed to the kernel in one call, on one path"
+    )
+    bucket_kib: int = Field(
+        default=1024,
+        ge=16,
+        le=1_048_576,
+        description="gradient sent in one piece while backward runs on, KiB",
+    )
+    timeout_s: float = Field(default=60.0, gt=0, le=86_400, description="longest wait for one collective, s")
 
 
 class RunConfig(Section):
@@ -152,7 +181,6 @@ class RunConfig(Section):
     def site_of_rank(self) -> tuple[str, ...]:
         """Site name of each rank, in rank order; the ranks of a site are neighbours."""
         return tuple(site.name for site in self.sites for _ in range(site.replica_groups))
-
 
     @property
     def emulated_network(self) -> EmulatedNetwork | None:

@@ -22,9 +22,7 @@ from farstep.train.errors import ConfigError
 
 __all__ = ["dump_toml", "load_config", "parse_config"]
 
-_UNITS = {
-    "bytes", "kib", "mib", "mbps", "gbps", "ms", "us", "ns", "s", "steps", "kb", "mb", "gb", "bps", "seconds", "percent",
-}  # fmt: skip
+_UNITS = frozenset("bytes kb mb gb kib mib bps mbps gbps ns us ms s seconds steps percent".split())  # noqa: SIM905
 """Last words of a key that name a unit; a known stem with another unit gets a message of its own."""
 
 
@@ -70,7 +68,9 @@ def parse_config(
     Raises:
         ConfigError: one line that names source, key, value and what is valid.
     """
-    merged: dict[str, Any] = {key: dict(part) if isinstance(part, Mapping) else part for key, part in table.items()}
+    merged: dict[str, Any] = {
+        key: dict(part) if isinstance(part, Mapping) else part for key, part in table.items()
+    }
     for dotted, value in (overrides or {}).items():
         section, _, key = dotted.partition(".")
         part = merged.setdefault(section, {})
@@ -118,7 +118,9 @@ def _section_lines(section: BaseModel) -> list[str]:
     plain = [f"{key} = {_toml_value(value)}" for key, value in given.items()]
     described = [type(section).model_fields[key].description for key in given]
     width = max((len(line) for line, text in zip(plain, described, strict=True) if text), default=0)
-    return [f"{line:<{width}}  # {text}" if text else line for line, text in zip(plain, described, strict=True)]
+    return [
+        f"{line:<{width}}  # {text}" if text else line for line, text in zip(plain, described, strict=True)
+    ]
 
 
 def _toml_value(value: object) -> str:
@@ -217,7 +219,11 @@ def _what_is_valid(location: Sequence[int | str]) -> str:
         return "must be a table"
     if isinstance(location[-1], int) or _model_in(field.annotation):
         array = get_origin(field.annotation) is tuple
-        return f"must be an array of tables, written as [[{names[-1]}]]" if array else f"must be a table, written as [{names[-1]}]"
+        return (
+            f"must be an array of tables, written as [[{names[-1]}]]"
+            if array
+            else f"must be a table, written as [{names[-1]}]"
+        )
     text = f"must be {_kind(field)}"
     return f"{text} ({field.description})" if field.description else text
 

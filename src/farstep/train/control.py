@@ -95,7 +95,9 @@ class ControlServer:
                 line, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(line,), name="farstep-control-rank", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(line,), name="farstep-control-rank", daemon=True
+            ).start()
 
     def _serve(self, line: socket.socket) -> None:
         with line:
@@ -156,7 +158,9 @@ class ControlClient:
         try:
             self._line = socket.create_connection(address, timeout=HELLO_TIMEOUT_S)
         except OSError as error:
-            raise RunFailed(f"rank {rank} cannot reach the supervisor at {address[0]}:{address[1]}: {error}") from error
+            raise RunFailed(
+                f"rank {rank} cannot reach the supervisor at {address[0]}:{address[1]}: {error}"
+            ) from error
         self._line.settimeout(None)
         self._line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send("hello", rank=rank, token=token, **hello)

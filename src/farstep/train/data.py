@@ -89,7 +89,8 @@ def held_out_windows(corpus: Corpus, context_bytes: int, num_windows: int) -> ND
     length = context_bytes + 1
     available = corpus.held_out.size // length
     starts = np.linspace(0, available - 1, min(num_windows, available)).astype(np.int64) * length
-    return corpus.held_out[starts[:, None] + np.arange(length)]
+    windows: NDArray[np.uint8] = corpus.held_out[starts[:, None] + np.arange(length)]
+    return windows
 
 
 class Sampler:

@@ -34,41 +34,54 @@ FOLDERS_MAX = 1000
 """Runs that may begin in one second in one folder."""
 
 
-def launch(config: RunConfig, folder: Path, *, listeners: Iterable[Listener] = ()) -> RunResult:
+def launch(
+    config: RunConfig,
+    *,
+    listeners: Iterable[Listener] = (),
+    on_folder: Callable[[Path], None] = lambda folder: None,
+) -> RunResult:
     """Runs all ranks as child processes and waits for the end.
 
     Args:
         config: the run.
-        folder: where the event log goes; see `make_folder`.
         listeners: are called with every record of the event log.
+        on_folder: called with the folder of the run's records once it exists.
 
     Returns:
         How the run ended; Ctrl-C ends it after the current step.
 
     Raises:
-        ConfigError: the text cannot be used.
+        ConfigError: the text or the folder cannot be used.
+        RunFailed: the path emulator could not be started.
     """
-    supervisor = Supervisor(config, _corpus(config), folder, listeners=listeners)
+    corpus = _corpus(config)
+    folder = make_folder(config.run.out)
+    on_folder(folder)
+    supervisor = Supervisor(config, corpus, folder, listeners=listeners)
     with _stop_on_signal(supervisor), _LocalRanks(config, supervisor, folder / "logs") as ranks:
         return supervisor.run(ranks)
 
 
 def launch_under_torchrun(
-    config: RunConfig, folder: Path, place: TorchrunPlace, *, listeners: Iterable[Listener] = ()
+    config: RunConfig,
+    place: TorchrunPlace,
+    *,
+    listeners: Iterable[Listener] = (),
+    on_folder: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[int, RunResult | None]:
     """Runs the one rank that this process is; rank 0 watches over the others as well.
 
     Args:
         config: the run, the same on every rank.
-        folder: where rank 0 puts the event log.
         place: this process's place in the group.
         listeners: are called with every record, on rank 0 alone.
+        on_folder: called on rank 0 with the folder of the run's records once it exists.
 
     Returns:
         The exit status of this rank, and on rank 0 how the run ended.
 
     Raises:
-        ConfigError: the text cannot be used, or the group is of the wrong size.
+        ConfigError: the text or the folder cannot be used, or the group is of the wrong size.
     """
     place.check(config)
     corpus = _corpus(config)
@@ -76,9 +89,13 @@ def launch_under_torchrun(
     from farstep.train.worker import run_rank
 
     store = open_torchrun_store(place)
-    supervisor = None
+    supervisor: Supervisor | None = None
     if place.rank == 0:
-        supervisor = Supervisor(config, corpus, folder, listeners=listeners, host=_reachable(place.master_host))
+        folder = make_folder(config.run.out)
+        on_folder(folder)
+        supervisor = Supervisor(
+            config, corpus, folder, listeners=listeners, host=_reachable(place.master_host)
+        )
         store.set("control", f"{place.master_host} {supervisor.address[1]} {supervisor.token}")
     host, port, token = store.get("control").decode().split()
     orders = Orders(
@@ -112,7 +129,9 @@ def make_folder(out: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise ConfigError(f"run.out = {out!r}: no folder can be made there: {error.strerror or error}") from error
+            raise ConfigError(
+                f"run.out = {out!r}: no folder can be made there: {error.strerror or error}"
+            ) from error
         return folder
     raise ConfigError(f"run.out = {out!r}: holds too many runs of this second")
 
@@ -204,7 +223,8 @@ class _LocalRanks:
         )
         with open(self._logs / f"rank{rank}.log", "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "farstep.train.worker"],
+                # -P: a file of the user's named like a standard module must not be imported instead of it.
+                [sys.executable, "-P", "-m", "farstep.train.worker"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -63,7 +63,7 @@ class ByteTransformer(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
-            # Branches that write to the residual stream start smaller, so that depth does not raise its variance.
+            # What is added to the residual stream starts smaller: depth must not raise its variance.
             is_branch_end = name.endswith(("attention_out.weight", "contract.weight"))
             deviation = 0.02 / math.sqrt(2 * layers) if is_branch_end else 0.02
             nn.init.normal_(parameter, std=deviation, generator=generator)

@@ -61,7 +61,9 @@ class TorchrunPlace:
             return None
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if name not in environment:
-                raise ConfigError(f"environment: {name} is missing, though RANK and WORLD_SIZE are set; use torchrun")
+                raise ConfigError(
+                    f"environment: {name} is missing, though RANK and WORLD_SIZE are set; use torchrun"
+                )
         numbers = {}
         for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
             text = environment.get(name, "0")

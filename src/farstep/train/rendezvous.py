@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from farstep.train.orders import Orders, TorchrunPlace
@@ -31,5 +31,3 @@ def open_torchrun_store(place: TorchrunPlace) -> Store:
     """Opens the store that torchrun serves or has rank 0 serve, apart for each restart of the group."""
     store, _, _ = next(iter(rendezvous("env://", timeout=STORE_TIMEOUT)))
     return PrefixStore(f"farstep/{place.attempt}", store)
-
-

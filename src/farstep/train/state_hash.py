@@ -19,7 +19,7 @@ def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
     digest = xxhash.xxh3_128()
     for name, tensor in _named_state(model, optimizer):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -29,4 +29,3 @@ def _named_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, 
     for parameter, name in sorted(names.items(), key=lambda item: item[1]):
         for key, value in sorted(optimizer.state.get(parameter, {}).items()):
             yield f"{name} {key}", torch.as_tensor(value)
-

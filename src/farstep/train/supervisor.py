@@ -5,6 +5,7 @@ supervisor is not on the path of a healthy step. It knows neither torch nor how 
 `farstep.train.launcher` starts them here, torchrun elsewhere.
 """
 
+import contextlib
 import platform
 import queue
 import time
@@ -111,10 +112,8 @@ class Supervisor:
         self._processes = processes
         try:
             while not self._is_over():
-                try:
+                with contextlib.suppress(queue.Empty):
                     self._handle(self.inbox.get(timeout=POLL_S))
-                except queue.Empty:
-                    pass
                 self._look_at_processes()
                 self._look_at_clock()
             return self._finish()
@@ -126,7 +125,10 @@ class Supervisor:
             self._log.close()
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop after the current step; a second time tells them to give up. Safe in a signal handler."""
+        """Asks all ranks to stop after the current step; a second time tells them to give up.
+
+        Safe in a signal handler.
+        """
         self.inbox.put(Message("stop", None, {}))
 
     # ---- what comes in ----
@@ -152,8 +154,8 @@ class Supervisor:
             case "lost" if rank is not None:
                 self._on_lost(rank)
             case "fault":
-                event = FaultEvent.model_validate({**fields, "step": self._step})
-                self._log.emit(event, at_ns=message.fields.get("at_ns"))
+                event = FaultEvent.model_validate({**fields["event"], "step": self._step})
+                self._log.emit(event, at_ns=fields["at_ns"])
             case "stop":
                 self._on_stop()
             case _:
@@ -202,9 +204,9 @@ class Supervisor:
         whose = None if fields["is_shared"] else rank
         self._log.emit(model.model_validate(fields["fields"]), rank=whose, at_ns=fields["at_ns"])
 
-    def _queue_fault(self, fields: dict[str, Any]) -> None:
+    def _queue_fault(self, event: dict[str, Any], at_ns: int) -> None:
         """Brings a fault from the emulator's thread into ours."""
-        self.inbox.put(Message("fault", None, fields))
+        self.inbox.put(Message("fault", None, {"event": event, "at_ns": at_ns}))
 
     # ---- what goes wrong ----
 

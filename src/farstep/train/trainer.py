@@ -94,9 +94,7 @@ class Trainer:
         self._buckets = GradientBuckets(
             self.model.parameters(), bucket_bytes=config.transport.bucket_kib * 1024, num_extra=1
         )
-        self._sampler = Sampler(
-            corpus.train, seed=config.run.seed, context_bytes=config.model.context_bytes
-        )
+        self._sampler = Sampler(corpus.train, seed=config.run.seed, context_bytes=config.model.context_bytes)
         windows = held_out_windows(corpus, config.model.context_bytes, config.run.eval_windows)
         self._held_out = torch.from_numpy(windows[collective.rank :: collective.num_ranks].copy())
         self._refused = 0
@@ -160,7 +158,9 @@ class Trainer:
         report = StepReport(
             step=step,
             loss=mean_loss,
-            tokens=self._config.num_ranks * self._config.data.batch_per_group * self._config.model.context_bytes,
+            tokens=self._config.num_ranks
+            * self._config.data.batch_per_group
+            * self._config.model.context_bytes,
             step_time_ns=time.monotonic_ns() - began_ns,
             allreduce_ns=waited_ns,
             is_committed=decision.is_committed,
@@ -195,7 +195,7 @@ class Trainer:
         """Measures the held-out loss, each rank on its share of the windows."""
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)
-        for windows in self._held_out.split(EVAL_BATCH):
+        for windows in torch.split(self._held_out, EVAL_BATCH):
             if len(windows):
                 loss = next_byte_loss(self.model, windows)
                 total += torch.tensor([loss.item() * len(windows), len(windows)], dtype=torch.float64)

@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 import torch
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from farstep.train.control import ControlClient
 from farstep.train.data import load_corpus

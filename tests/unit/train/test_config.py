@@ -63,7 +63,8 @@ MISTAKES = {
     ),
     "number for a truth": (
         "[network]\nemulate = 1",
-        "run.toml: network.emulate = 1: must be true or false (carry traffic between sites through the path emulator)",
+        "run.toml: network.emulate = 1: must be true or false "
+        "(carry traffic between sites through the path emulator)",
     ),
     "not in the list": (
         "[transport]\nmtu_bytes = 1500",
@@ -95,8 +96,8 @@ MISTAKES = {
     ),
     "a fault on nothing": (
         '[[faults]]\nkind = "path_down"\npath = "north"\nat_step = 1',
-        'run.toml: faults[0].path = "north": no such path; known paths: east-west:0, east-west:1, east-west:2, '
-        "east-west:3",
+        'run.toml: faults[0].path = "north": no such path; '
+        "known paths: east-west:0, east-west:1, east-west:2, east-west:3",
     ),
     "a fault without network": (
         f"network.emulate = false\n{CUT}at_step = 1",
@@ -173,7 +174,9 @@ def test_one_site_has_no_emulated_network():
 CONFIGS = st.builds(
     RunConfig,
     sites=st.lists(
-        st.builds(SiteConfig, name=st.from_regex(r"[a-z]{1,8}", fullmatch=True), replica_groups=st.integers(1, 9)),
+        st.builds(
+            SiteConfig, name=st.from_regex(r"[a-z]{1,8}", fullmatch=True), replica_groups=st.integers(1, 9)
+        ),
         min_size=1,
         max_size=4,
         unique_by=lambda site: site.name,

@@ -107,5 +107,7 @@ def test_a_second_rank_of_the_same_number_is_turned_away(server, inbox):
 def test_a_supervisor_that_cannot_be_reached_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-    with pytest.raises(RunFailed, match=rf"rank 2 cannot reach the supervisor at 127\.0\.0\.1:{address[1]}: .*refused"):
+    with pytest.raises(
+        RunFailed, match=rf"rank 2 cannot reach the supervisor at 127\.0\.0\.1:{address[1]}: .*refused"
+    ):
         ControlClient(address, "", 2, on_stop=lambda: None, on_abort=lambda reason: None)

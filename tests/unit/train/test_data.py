@@ -1,6 +1,7 @@
 """The text: its split, and which window each rank reads when."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ def corpus(path, **changes):
 @pytest.fixture
 def text_file(tmp_path):
     path = tmp_path / "text"
-    path.write_bytes(np.random.default_rng(1).integers(0, 256, 50 * BLOCK_BYTES + 123, dtype=np.uint8).tobytes())
+    path.write_bytes(
+        np.random.default_rng(1).integers(0, 256, 50 * BLOCK_BYTES + 123, dtype=np.uint8).tobytes()
+    )
     return path
 
 
@@ -64,9 +67,13 @@ def test_the_standard_library_is_text_enough():
 def test_a_text_that_is_too_short_or_missing_is_named(tmp_path):
     short = tmp_path / "short.txt"
     short.write_bytes(b"hello")
-    with pytest.raises(ConfigError, match=r"short\.txt: data\.text holds 5 bytes: too short .* 81920 bytes are enough"):
+    with pytest.raises(
+        ConfigError, match=r"short\.txt: data\.text holds 5 bytes: too short .* 81920 bytes are enough"
+    ):
         corpus(short)
-    with pytest.raises(ConfigError, match=r'none: data\.text cannot be read: No such file .*valid: a file, or "stdlib"'):
+    with pytest.raises(
+        ConfigError, match=r'none: data\.text cannot be read: No such file .*valid: a file, or "stdlib"'
+    ):
         corpus(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"data\.text cannot be read: Is a directory"):
         corpus(tmp_path)
@@ -91,11 +98,13 @@ def test_an_epoch_reads_every_window_once(size: int, context: int, seed: int, ep
     starts = sorted(sampler.start_of(epoch * windows + index) for index in range(windows))
     assert starts[0] >= 0
     assert starts[-1] + context + 1 <= size
-    assert all(after - before == context for before, after in zip(starts, starts[1:], strict=False))
+    assert all(after - before == context for before, after in itertools.pairwise(starts))
 
 
 @given(seed=st.integers(0, 1000), step=st.integers(0, 500), ranks=st.sampled_from([1, 2, 4]))
-def test_the_ranks_of_a_step_share_out_the_same_windows_whatever_their_number(seed: int, step: int, ranks: int):
+def test_the_ranks_of_a_step_share_out_the_same_windows_whatever_their_number(
+    seed: int, step: int, ranks: int
+):
     text = np.arange(5000, dtype=np.int64).astype(np.uint8)
     sampler = Sampler(text, seed=seed, context_bytes=7)
     together = sampler.batch(step * 8, 8)

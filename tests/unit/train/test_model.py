@@ -15,7 +15,9 @@ TINY = ModelConfig(layers=2, width=32, heads=4, context_bytes=16)
 
 
 def windows(count: int = 4, length: int = 17) -> torch.Tensor:
-    return torch.randint(0, 256, (count, length), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    return torch.randint(
+        0, 256, (count, length), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
+    )
 
 
 def test_the_default_model_has_one_to_two_million_parameters():
@@ -30,7 +32,9 @@ def test_logits_have_one_row_per_position():
 
 
 def test_the_first_loss_is_that_of_a_guess():
-    assert next_byte_loss(ByteTransformer(TINY, seed=1), windows()).item() == pytest.approx(math.log(256), abs=0.1)
+    assert next_byte_loss(ByteTransformer(TINY, seed=1), windows()).item() == pytest.approx(
+        math.log(256), abs=0.1
+    )
 
 
 def test_no_position_sees_what_comes_after_it():

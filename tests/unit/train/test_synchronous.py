@@ -86,7 +86,9 @@ def test_a_wish_to_stop_outlives_a_refused_step():
 
 def test_buckets_become_the_mean_over_all_ranks():
     def reduce(policy: SynchronousPolicy, rank: int) -> list[torch.Tensor]:
-        buckets = [Bucket(index=i, flat=torch.full((3,), float(rank + i)), num_parameters=1) for i in range(4)]
+        buckets = [
+            Bucket(index=i, flat=torch.full((3,), float(rank + i)), num_parameters=1) for i in range(4)
+        ]
         for bucket in buckets:
             policy.bucket_ready(bucket)
         assert policy.wait() >= 0

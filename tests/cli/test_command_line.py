@@ -1,0 +1,134 @@
+"""The command as a user meets it: what goes where, exit statuses, and how long help takes."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from farstep import __version__
+
+
+def farstep(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "farstep", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--help",), ("-h",), ("train", "--help"), ("lab",), ("report", "--help")]
+)
+def test_help_is_data(arguments):
+    done = farstep(*arguments)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: ")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("version",)])
+def test_the_version_is_printed(arguments):
+    done = farstep(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"farstep {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("trian",), "error: no such command 'trian'. Did you mean 'train'?"),
+        (("train", "--stpes", "3"), "error: no such option: --stpes"),
+        (("train", "--steps", "0"), "error: command line: run.steps = 0: must be an integer at least 1"),
+        (("train", "--steps", "ten"), "error: invalid value for '--steps'"),
+        (("train", "none.toml"), "error: none.toml: cannot be read: No such file or directory"),
+        (
+            ("train", "--text", "none.txt"),
+            "error: none.txt: data.text cannot be read: No such file or directory",
+        ),
+        (("report", "none"), "error: "),
+        (("lab", "nothing"), "error: no such command 'nothing'"),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_status_2(tmp_path, arguments, error):
+    done = farstep(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(error)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert sum(line.startswith("error:") for line in done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_in_the_file_names_it(tmp_path):
+    (tmp_path / "run.toml").write_text("[netwrok]\n")
+    done = farstep("train", "run.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: run.toml: netwrok = a table: unknown key; did you mean network?\n"
+
+
+def test_the_configuration_shown_is_one_that_can_be_run(tmp_path):
+    shown = farstep("train", "--show-config", "--steps", "50")
+    assert shown.returncode == 0
+    assert "steps = 50" in shown.stdout
+    (tmp_path / "run.toml").write_text(shown.stdout)
+    again = farstep("train", "run.toml", "--show-config", cwd=tmp_path)
+    assert again.stdout == shown.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "run.toml"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = farstep("train", "--out", "file", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: run.out = 'file': no folder can be made there: ")
+
+
+def test_the_doctor_says_what_the_machine_offers():
+    done = farstep("doctor")
+    assert done.returncode == 0
+    for word in (
+        "kernel",
+        "UDP GSO",
+        "UDP GRO",
+        "receive buffer limit",
+        "send buffer limit",
+        "cores",
+        "torch",
+    ):
+        assert word in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m farstep train --show-config | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("# ")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s"), [("import farstep", 0.3), ("from farstep.cli import main", 0.5)]
+)
+def test_starting_is_quick_and_loads_nothing_heavy(code: str, limit_s: float):
+    heavy = "{'torch', 'numpy', 'pydantic', 'plotly', 'rich'}"
+    script = f"import sys; {code}; print(sorted({heavy} & set(sys.modules)))"
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        )
+        times.append(time.monotonic() - began)
+        assert done.stdout == "[]\n"
+    assert min(times) < limit_s
+
+
+def test_help_is_quick():
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        farstep("--help")
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.5

@@ -1,0 +1,76 @@
+"""Runs that do not reach their last step end in seconds, with one message, and leave nothing behind."""
+
+import os
+import signal
+import time
+
+LONG = 1_000_000
+
+
+def test_a_killed_rank_ends_the_run_with_one_clear_message_and_no_orphan(start):
+    run = start("", "--no-report", steps=LONG)
+    run.wait_for_step(3)
+    pids = run.worker_pids()
+    assert len(pids) == 4
+    os.kill(pids[2], signal.SIGKILL)
+    began = time.monotonic()
+    assert run.end() == 3
+    assert time.monotonic() - began < 8
+    errors = [line for line in run.stderr.splitlines() if line.startswith("error:")]
+    assert errors == ["error: rank 2 was killed by SIGKILL"]
+    assert "Traceback" not in run.stderr
+    assert not any(run.is_alive(pid) for pid in pids)
+    assert run.end_event["status"] == "failed"
+    assert run.end_event["reason"] == "rank 2 was killed by SIGKILL"
+
+
+def test_ctrl_c_stops_after_the_step_and_still_writes_the_report(start):
+    run = start(steps=LONG)
+    run.wait_for_step(3)
+    pids = run.worker_pids()
+    os.kill(run.process.pid, signal.SIGINT)
+    began = time.monotonic()
+    assert run.end() == 130
+    assert time.monotonic() - began < 8
+    assert "Traceback" not in run.stderr
+    assert not any(run.is_alive(pid) for pid in pids)
+    assert run.end_event["status"] == "interrupted"
+    assert run.end_event["steps"] == len(run.events("step"))
+    assert len(set(run.end_event["replica_hashes"].values())) == 1
+    assert "<html" in (run.folder / "report.html").read_text()
+
+
+def test_ctrl_c_while_the_ranks_start_ends_them(start):
+    run = start("", "--no-report", steps=LONG)
+    deadline = time.monotonic() + 20
+    while len(pids := run.worker_pids()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.end() == 130
+    assert "Traceback" not in run.stderr
+    assert not any(run.is_alive(pid) for pid in pids)
+
+
+def test_ranks_do_not_outlive_a_killed_launcher(start):
+    run = start("", "--no-report", steps=LONG)
+    run.wait_for_step(3)
+    pids = run.worker_pids()
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.communicate(timeout=10)
+    deadline = time.monotonic() + 8
+    while any(run.is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(run.is_alive(pid) for pid in pids)
+
+
+def test_a_diverging_run_says_what_may_help(start):
+    run = start(
+        "[optimizer]\nlearning_rate = 10.0\nclip_norm = 1e30\nwarmup_steps = 0\nweight_decay = 10.0\n"
+        '[[sites]]\nname = "home"\nreplica_groups = 1\n',
+        "--no-report",
+        steps=2000,
+    )
+    assert run.end() == 3
+    (error,) = [line for line in run.stderr.splitlines() if line.startswith("error:")]
+    assert "steps in a row had no finite gradient" in error
+    assert "a lower optimizer.learning_rate than 10 may help" in error
