@@ -14,4 +14,3 @@ class RunFailed(TrainError):
 
     The message is one line and names the rank and the cause.
     """
-
