@@ -192,6 +192,20 @@ class FaultTimeline:
         actions += self.reach_step(self._step, now_ns)
         return actions
 
+    def end_all(self, now_ns: int) -> list[FaultAction]:
+        """Takes back every running fault and forgets what was still to come.
+
+        Returns:
+            The actions due by now, then those that take back what is running.
+        """
+        actions = self.advance_to(now_ns)
+        for occurrence in sorted(self._running.values(), key=lambda entry: (entry.content, entry.number)):
+            actions += self._end(occurrence, tuple(occurrence.overrides), self._now_ns, None)
+        self._by_time.clear()
+        self._by_step.clear()
+        self._pending_starts = 0
+        return actions
+
     # -- scheduling ---------------------------------------------------------------------------------------
 
     def _schedule(self, fault: Fault, fault_id: int, *, source: str) -> None:
