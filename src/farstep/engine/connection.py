@@ -1,0 +1,264 @@
+"""A reliable connection to one peer: one-sided writes over many paths."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from farstep import _native
+from farstep.engine.completion import Completion
+from farstep.engine.descriptor import ConnectionDescriptor
+from farstep.engine.errors import (
+    ConnectionAborted,
+    ConnectionFailed,
+    EndpointClosed,
+    EngineError,
+    RegionError,
+    WaitTimeout,
+)
+from farstep.engine.opening import parameters_for
+from farstep.engine.stats import ConnectionStats
+
+if TYPE_CHECKING:
+    from farstep.engine.completion import CompletionDispatcher
+    from farstep.engine.endpoint import Endpoint
+    from farstep.engine.region import Region, RemoteRegion
+
+__all__ = ["Connection"]
+
+_SLICE_NS = 100_000_000  # a wait looks for Ctrl-C this often
+_READY, _TIMED_OUT, _FAILED, _CLOSED = range(4)
+_ABORTED_CAUSES = {"aborted": "given up here", "remote_aborted": "the peer gave it up"}
+_FAILED_CAUSES = {
+    "retry_exceeded": "no path to the peer answers any more; the retry budget is spent",
+    "remote_refused": "the peer refused a packet: its region is closed or too small, or its queue is full",
+    "remote_closed": "the peer closed it",
+    "protocol_violation": "the peer broke the protocol",
+    "no_usable_port": "no port is left that both ends can use",
+}
+
+
+class Connection:
+    """One end of a connection, made by :meth:`farstep.engine.Endpoint.create_connection`.
+
+    Writes complete in the order they were posted; their bytes land in any order. Immediates are raised at the peer
+    in the order they were posted, each after all bytes of its own and of every earlier write are in memory.
+
+    Attributes:
+        descriptor: bytes for the peer's `connect`; carry them over any channel.
+        peer_name: name for messages and errors.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, peer_name: str, index: int, descriptor: ConnectionDescriptor
+    ) -> None:
+        self.peer_name = peer_name
+        self.descriptor = descriptor.encode()
+        self._own = descriptor
+        self._endpoint = endpoint
+        self._native = endpoint._native
+        self._dispatcher: CompletionDispatcher = endpoint._dispatcher
+        self._index = index
+        self._is_connected = False
+        self._is_closed = False
+        self._abort_reason: str | None = None
+        self._last_error = "none"
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def connect(self, peer_descriptor: bytes) -> None:
+        """Opens the connection toward the peer whose descriptor this is; both ends do so, in any order.
+
+        Raises:
+            EngineError: the bytes are no descriptor, no address of the peer can be used, or it is connected already.
+            EndpointClosed: the endpoint is closed.
+        """
+        self._endpoint._check_open()
+        if self._is_connected or self._is_closed:
+            raise self._error(
+                EngineError, "it is connected already" if self._is_connected else "it is closed"
+            )
+        peer = ConnectionDescriptor.decode(peer_descriptor)
+        if peer.icrc != self._own.icrc:
+            raise self._error(
+                EngineError, "one end has icrc on, the other off; set the same in both profiles"
+            )
+        self._native.open_connection(self._index, parameters_for(self._endpoint, self._own, peer))
+        self._is_connected = True
+
+    def abort(self, reason: str) -> None:
+        """Gives the connection up: every write and every waiter fails at once, and the peer is told why it ended."""
+        if self._abort_reason is None:
+            self._abort_reason = reason
+        if self._is_connected and not self._is_closed:
+            self._native.abort_connection(self._index)
+
+    def close(self) -> None:
+        """Ends the connection and frees its state. Writes that have not completed fail. Safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._native.is_closed and self._endpoint._owns_process():
+            self._last_error = self._native.connection_error(self._index)
+            self._native.close_connection(self._index)
+        self._endpoint._forget(self)
+
+    # ---- data ------------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        region: Region,
+        offset_bytes: int,
+        length_bytes: int,
+        remote: RemoteRegion,
+        remote_offset_bytes: int,
+        *,
+        immediate: int | None = None,
+    ) -> Completion:
+        """Writes `length_bytes` from a region of ours into a region of the peer, without copying.
+
+        The bytes must stay unchanged until the completion. Many writes may be in flight; 0 bytes are fine.
+
+        Args:
+            region: registered with the same endpoint.
+            offset_bytes: where to read in `region`.
+            length_bytes: how much.
+            remote: the peer's region.
+            remote_offset_bytes: where to write in it.
+            immediate: 32-bit number raised at the peer when everything up to here has arrived.
+
+        Raises:
+            RegionError: a range lies outside its region, or the region is closed.
+            ConnectionFailed: the connection has failed.
+            ConnectionAborted: the connection was given up.
+            EndpointClosed: the endpoint is closed.
+        """
+        _check_range("region", offset_bytes, length_bytes, region.length_bytes)
+        _check_range("remote region", remote_offset_bytes, length_bytes, remote.length_bytes)
+        if immediate is not None and not 0 <= immediate < 1 << 32:
+            raise RegionError(f"immediate = {immediate} is not valid; valid is 0 to {(1 << 32) - 1}")
+        if self._is_closed or not self._is_connected:
+            raise self._failure() if self._is_closed else self._error(EngineError, "it is not connected yet")
+        number = self._native.write(
+            self._index,
+            region.remote.rkey,
+            offset_bytes,
+            length_bytes,
+            remote.rkey,
+            remote_offset_bytes,
+            -1 if immediate is None else immediate,
+        )
+        if number == _native.REJECTED:
+            if region.is_closed:
+                raise RegionError(
+                    "the region to write from is closed", peer=self.peer_name, connection=repr(self)
+                )
+            raise self._failure()
+        return Completion(self, number)
+
+    def wait_immediate(self, timeout_s: float | None = None) -> int:
+        """Returns the next immediate the peer wrote. Ctrl-C interrupts the wait.
+
+        Raises:
+            WaitTimeout: none came within `timeout_s`.
+            ConnectionFailed: the connection has failed.
+            ConnectionAborted: the connection was given up.
+            EndpointClosed: the endpoint is closed.
+        """
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            result, value = self._native.wait_immediate(self._check_index(), _slice_ns(end_s))
+            if result == _READY:
+                return value
+            self._after_wait(result, end_s, timeout_s, "an immediate")
+
+    def poll_immediate(self) -> int | None:
+        """Returns the next immediate if one is there, else None."""
+        result, value = self._native.wait_immediate(self._check_index(), 0)
+        if result == _READY:
+            return value
+        if result != _TIMED_OUT:
+            raise self._failure()
+        return None
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected and has not failed."""
+        return (
+            self._is_connected
+            and not self._is_closed
+            and self._native.connection_error(self._index) == "none"
+        )
+
+    def stats(self, *, with_paths: bool = False) -> ConnectionStats:
+        """Returns counters of this connection; with `with_paths` those of every entropy value too."""
+        return ConnectionStats.from_native(self._native.connection_stats(self._check_index(), with_paths))
+
+    def deny_path(self, ev_index: int, *, is_denied: bool = True) -> None:
+        """Takes an entropy value out of use, or gives it back, whatever its probes say (state DENIED)."""
+        self._native.set_ev_denied(self._check_index(), ev_index, is_denied)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._own.qpn:#08x}>"
+
+    # ---- for Completion --------------------------------------------------------------------------------------------
+
+    def _wait_completion(self, number: int, timeout_s: float | None) -> None:
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            result = self._native.wait_completion(self._check_index(), number, _slice_ns(end_s))
+            if result == _READY:
+                return
+            self._after_wait(result, end_s, timeout_s, "the end of a write")
+
+    def _completion_state(self, number: int) -> tuple[bool, Exception | None]:
+        if self._is_closed or not self._endpoint._owns_process():
+            return True, self._failure()
+        result = self._native.wait_completion(self._index, number, 0)
+        if result == _TIMED_OUT:
+            return False, None
+        return True, None if result == _READY else self._failure()
+
+    # ---- errors ----------------------------------------------------------------------------------------------------
+
+    def _check_index(self) -> int:
+        if self._is_closed or not self._endpoint._owns_process():
+            raise self._failure()
+        return self._index
+
+    def _after_wait(self, result: int, end_s: float | None, timeout_s: float | None, what: str) -> None:
+        if result != _TIMED_OUT:
+            raise self._failure()
+        if end_s is not None and time.monotonic() >= end_s:
+            raise self._error(WaitTimeout, f"{what} did not come within {timeout_s:g} s")
+
+    def _failure(self) -> EngineError:
+        if not self._endpoint._owns_process():
+            return self._error(
+                EndpointClosed, "the endpoint belongs to the parent process; make one after fork"
+            )
+        if self._native.is_closed:
+            return self._error(EndpointClosed, "the endpoint is closed")
+        cause = self._last_error if self._is_closed else self._native.connection_error(self._index)
+        if cause in _ABORTED_CAUSES or self._abort_reason is not None:
+            reason = self._abort_reason or _ABORTED_CAUSES[cause]
+            return self._error(ConnectionAborted, reason)
+        if self._is_closed and cause == "none":
+            return self._error(ConnectionAborted, "it was closed here")
+        return self._error(ConnectionFailed, _FAILED_CAUSES.get(cause, cause))
+
+    def _error(self, kind: type[EngineError], cause: str) -> EngineError:
+        return kind(cause, peer=self.peer_name, connection=repr(self))
+
+
+def _slice_ns(end_s: float | None) -> int:
+    if end_s is None:
+        return _SLICE_NS
+    return max(0, min(_SLICE_NS, int((end_s - time.monotonic()) * 1e9)))
+
+
+def _check_range(name: str, offset: int, length: int, size: int) -> None:
+    if offset < 0 or length < 0 or offset + length > size:
+        raise RegionError(f"bytes {offset} to {offset + length} are outside the {name} of {size} bytes")

@@ -1,0 +1,254 @@
+"""The endpoint: ports, registered memory and connections of one process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import secrets
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farstep import _native
+from farstep.engine import region as region_module
+from farstep.engine.completion import CompletionDispatcher
+from farstep.engine.connection import Connection
+from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
+from farstep.engine.errors import EndpointClosed, EngineError
+from farstep.engine.profile import EndpointProfile, PortConfig, split_address
+from farstep.engine.region import Region
+from farstep.engine.stats import EndpointStats, EvState, PathEvent
+from farstep.mrc.errors import InvalidFieldError
+
+__all__ = ["Endpoint"]
+
+_open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+class Endpoint:
+    """Carries connections over one or more local ports.
+
+    One compiled thread per endpoint does the work, without the GIL. All methods are safe to call from any thread.
+    A child made by `fork` cannot use its parent's endpoint; it gets :class:`EndpointClosed`.
+
+    Args:
+        ports: local ports; a string is short for ``PortConfig(bind=...)`` with planes counted up.
+        profile: settings of the transport.
+        name: for error messages.
+        site: where this endpoint is; peers at another site use its public addresses.
+
+    Raises:
+        InvalidFieldError: a setting or an address is not valid.
+        EngineError: a port cannot be opened.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[PortConfig | str] = (PortConfig(),),
+        *,
+        profile: EndpointProfile | None = None,
+        name: str = "",
+        site: str = "",
+    ) -> None:
+        self.profile = profile or EndpointProfile()
+        self.name = name
+        self.site = site
+        self._port_configs = [
+            PortConfig(p, plane=i) if isinstance(p, str) else p for i, p in enumerate(ports)
+        ]
+        if not 1 <= len(self._port_configs) <= _native.MAX_PORTS:
+            raise InvalidFieldError(
+                "ports", f"{len(self._port_configs)} ports", f"1 to {_native.MAX_PORTS} ports"
+            )
+        self._pid = os.getpid()
+        seed = self.profile.seed if self.profile.seed is not None else secrets.randbits(64)
+        self._random = random.Random(seed)
+        self._peer_id = secrets.randbits(64)
+        self._sources_per_port = self.profile.ev.active_per_plane + self.profile.ev.backup_per_plane
+        bound = [split_address(p.bind) for p in self._port_configs]
+        try:
+            self._native = _native.NativeEndpoint(
+                bound,
+                self._sources_per_port,
+                self.profile.receive_buffer_bytes,
+                self.profile.send_buffer_bytes,
+                self.profile.icrc,
+                seed & (2**64 - 1),
+                self.profile.max_connections,
+                self.profile.max_regions,
+                [(p.rate_mbps or 0.0) * 125_000 for p in self._port_configs],
+            )
+        except RuntimeError as error:
+            wanted = ", ".join(p.bind for p in self._port_configs)
+            raise EngineError(f"cannot open the ports {wanted} ({error})") from None
+        numbers = self._native.port_numbers()
+        self.ports = tuple((host, number) for (host, _), number in zip(bound, numbers, strict=True))
+        self._public: list[dict[str, tuple[str, int]]] = [{} for _ in self.ports]
+        self._dispatcher = CompletionDispatcher(self._native)
+        self._connections: dict[int, Connection] = {}
+        self._names: dict[int, str] = {}
+        self._lingering: dict[int, Any] = {}
+        self._is_closed = False
+        _open_endpoints.add(self)
+
+    # ---- addresses -------------------------------------------------------------------------------------------------
+
+    def set_public_addresses(self, port_index: int, addresses: Mapping[str, tuple[str, int]]) -> None:
+        """Says how peers at other sites reach a port, for connections created from now on.
+
+        Args:
+            port_index: which port.
+            addresses: by the site of the peer, or "*" for every other site: (host, port).
+        """
+        if not 0 <= port_index < len(self.ports):
+            raise InvalidFieldError("port_index", port_index, f"0 to {len(self.ports) - 1}")
+        self._public[port_index] = {
+            scope: (split_address(host if ":" not in host else f"[{host}]")[0], port)
+            for scope, (host, port) in addresses.items()
+        }
+
+    def set_port_up(self, port_index: int, *, is_up: bool) -> None:
+        """Takes a local port out of use, or back into it; every peer is told (MRC, section 5.4)."""
+        if not 0 <= port_index < len(self.ports):
+            raise InvalidFieldError("port_index", port_index, f"0 to {len(self.ports) - 1}")
+        self._check_open()
+        self._native.set_local_port(port_index, is_up)
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def register(self, buffer: Any) -> Region:
+        """Registers memory in place, without copying it.
+
+        Args:
+            buffer: NumPy array, torch CPU tensor, or any contiguous object with the buffer protocol. Peers may write
+                to it if it is writable.
+
+        Raises:
+            RegionError: the object has no contiguous memory on this host.
+            EngineError: `max_regions` are registered already.
+            EndpointClosed: the endpoint is closed.
+        """
+        self._check_open()
+        self._sweep_lingering()
+        keeper, address, length_bytes, writable = region_module.locate(buffer)
+        rkey = self._native.add_region(address, length_bytes, writable)
+        if rkey == 0:
+            raise EngineError(
+                f"all {self.profile.max_regions} regions are in use; raise max_regions in the profile"
+            )
+        return Region(self, keeper, rkey, length_bytes)
+
+    def _release_region(self, rkey: int, buffer: Any) -> None:
+        if self._is_closed or not self._owns_process():
+            return
+        if not self._native.remove_region(rkey):
+            self._lingering[rkey] = buffer  # a send still reads from it
+        self._sweep_lingering()
+
+    def _sweep_lingering(self) -> None:
+        for rkey in list(self._lingering):
+            if not self._native.is_region_busy(rkey):
+                self._lingering.pop(rkey, None)
+
+    # ---- connections -----------------------------------------------------------------------------------------------
+
+    def create_connection(self, *, peer_name: str = "") -> Connection:
+        """Reserves a connection; it carries data once both ends have called `connect`.
+
+        Raises:
+            EngineError: `max_connections` are in use already.
+            EndpointClosed: the endpoint is closed.
+        """
+        self._check_open()
+        index, qpn, start_psn = self._native.reserve_connection()
+        if index == 2**32 - 1:
+            most = self.profile.max_connections
+            raise EngineError(f"all {most} connections are in use; raise max_connections in the profile")
+        buffers = self._native.receive_buffer_bytes()
+        descriptor = ConnectionDescriptor(
+            peer_id=self._peer_id,
+            site=self.site,
+            qpn=qpn,
+            start_psn=start_psn,
+            mtu_bytes=self.profile.mtu_bytes,
+            mpr=self.profile.mpr,
+            wimm=self.profile.wimm,
+            icrc=self.profile.icrc,
+            ports=tuple(
+                PortDescriptor(host, port, config.plane, config.rate_mbps, buffer, public)
+                for (host, port), config, buffer, public in zip(
+                    self.ports, self._port_configs, buffers, self._public, strict=True
+                )
+            ),
+        )
+        connection = Connection(self, peer_name or f"connection {index}", index, descriptor)
+        self._connections[index] = connection
+        self._names[index] = connection.peer_name
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.pop(connection._index, None)
+
+    def abort(self, reason: str) -> None:
+        """Gives up every connection: all writes and waiters fail at once with ConnectionAborted."""
+        for connection in list(self._connections.values()):
+            connection.abort(reason)
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> EndpointStats:
+        """Returns counters of the endpoint."""
+        self._check_open()
+        return EndpointStats.from_native(self._native.stats())
+
+    def take_path_events(self) -> list[PathEvent]:
+        """Returns and forgets the state changes of entropy values since the last call; at most 4096 are kept."""
+        self._check_open()
+        return [
+            PathEvent(self._names.get(index, ""), at_ns, ev, plane, EvState(state), drops)
+            for index, at_ns, ev, plane, state, drops in self._native.take_path_events()
+        ]
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Tells the peers, ends the thread and frees the ports. Waiters get EndpointClosed. Safe to call twice."""
+        if self._is_closed or not self._owns_process():
+            return
+        self._is_closed = True
+        self._native.close()
+        self._lingering.clear()
+        _open_endpoints.discard(self)
+
+    def _owns_process(self) -> bool:
+        return os.getpid() == self._pid
+
+    def _check_open(self) -> None:
+        if not self._owns_process():
+            raise EndpointClosed("the endpoint belongs to the parent process; make one after fork")
+        if self._is_closed:
+            raise EndpointClosed("the endpoint is closed")
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_names"):
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def __repr__(self) -> str:
+        ports = ", ".join(f"{host}:{port}" for host, port in self.ports)
+        return f"<Endpoint {self.name or 'unnamed'} on {ports}>"
+
+
+@atexit.register
+def _close_all() -> None:
+    # The compiled thread must end while the interpreter still stands.
+    for endpoint in list(_open_endpoints):
+        endpoint.close()

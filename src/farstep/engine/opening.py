@@ -1,0 +1,132 @@
+"""From two descriptors to what the compiled core opens a connection with."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from farstep import _native
+from farstep.engine.descriptor import ConnectionDescriptor
+from farstep.engine.errors import EngineError
+from farstep.mrc.profiles import ALGORITHM_NONE, CongestionProfile
+
+if TYPE_CHECKING:
+    from farstep.engine.endpoint import Endpoint
+
+__all__ = ["join_ports", "parameters_for"]
+
+HOST_NOISE_NS = 200_000
+"""How late a busy host may answer without that being a queue in the network. Sizes the window of short round trips."""
+PLANES_MAX = 32
+
+
+def join_ports(own_planes: list[int], peer_planes: list[int]) -> list[tuple[int, int]]:
+    """Pairs of (local port, remote port) that paths run between.
+
+    Ports of the same plane are joined. Where no plane number is shared, every port is joined to every other.
+
+    >>> join_ports([0, 1], [1, 0])
+    [(0, 1), (1, 0)]
+    >>> join_ports([0, 1], [7])
+    [(0, 0), (1, 0)]
+    """
+    joined = [(i, k) for i, a in enumerate(own_planes) for k, b in enumerate(peer_planes) if a == b]
+    if not joined:
+        joined = [(i, k) for i in range(len(own_planes)) for k in range(len(peer_planes))]
+    return joined[:PLANES_MAX]
+
+
+def parameters_for(
+    endpoint: Endpoint, own: ConnectionDescriptor, peer: ConnectionDescriptor
+) -> _native.ConnectionParameters:
+    """Returns the parameters of a connection between the two ends."""
+    profile = endpoint.profile
+    links = join_ports([p.plane for p in own.ports], [p.plane for p in peer.ports])
+    mtu_bytes = min(own.mtu_bytes, peer.mtu_bytes)
+    p = _native.ConnectionParameters()
+    p.peer_id = peer.peer_id
+    p.links = links
+    p.peer_addresses = [port.address_for(own.site, peer.site) for port in peer.ports]
+    _check_families(own, p.peer_addresses)
+    p.peer_qpn, p.peer_start_psn = peer.qpn, peer.start_psn
+    p.mtu_bytes = p.cc_mtu_bytes = mtu_bytes
+    p.burst_packets = profile.burst_packets(mtu_bytes)
+    p.mpr, p.peer_mpr = own.mpr, peer.mpr
+    p.wimm = min(profile.wimm, peer.wimm)
+    p.send_queue, p.immediate_queue = profile.send_queue, profile.immediate_queue
+    p.sack_threshold_bytes = profile.sack_threshold_bytes
+    p.rto_base_ns, p.rto_max_ns = profile.rto_base_ns, profile.rto_max_ns
+    p.linear_count, p.exponential_count = profile.linear_count, profile.exponential_count
+    p.loss_slack_min_ns = profile.loss_slack_min_ns
+    seed = endpoint._random.getrandbits(64)
+    p.seed = p.paths_seed = seed
+    _set_paths(p, endpoint, links, random.Random(seed))
+    _set_congestion(p, profile.congestion, _link_rate(own, peer, links))
+    return p
+
+
+def _check_families(own: ConnectionDescriptor, addresses: list[tuple[str, int]]) -> None:
+    families = {":" in port.host for port in own.ports}
+    if not families & {":" in host for host, _ in addresses}:
+        raise EngineError("one end has IPv4 addresses only, the other IPv6 addresses only")
+
+
+def _set_paths(
+    p: _native.ConnectionParameters, endpoint: Endpoint, links: list[tuple[int, int]], rng: random.Random
+) -> None:
+    ev = endpoint.profile.ev
+    p.num_planes = len(links)
+    p.active_per_plane, p.backup_per_plane = ev.active_per_plane, ev.backup_per_plane
+    p.min_active = ev.min_active or 0
+    p.capacity_share = ev.share == "capacity"
+    p.probe_interval_ns = ev.probe_interval_ns or 0
+    p.restore_successes = ev.restore_successes
+    p.restore_max = ev.damping.successes_max
+    p.damping_window_ns, p.damping_reset_ns = ev.damping.window_ns, ev.damping.reset_ns
+    values = []
+    for plane, (local, _) in enumerate(links):
+        sources = list(range(endpoint._sources_per_port))
+        rng.shuffle(sources)  # senders do not coordinate, so their choices must differ
+        for n, source in enumerate(sources[: ev.active_per_plane + ev.backup_per_plane]):
+            values.append(
+                (plane, source, endpoint._native.source_port(local, source), n < ev.active_per_plane)
+            )
+    p.entropy_values = values
+
+
+def _link_rate(
+    own: ConnectionDescriptor, peer: ConnectionDescriptor, links: list[tuple[int, int]]
+) -> float | None:
+    """Line rate toward the peer in bytes per second; None where a port does not know its own."""
+
+    def total(ports: set[int], end: ConnectionDescriptor) -> float | None:
+        rates = [end.ports[i].rate_mbps for i in ports]
+        known = [r for r in rates if r is not None]
+        return sum(known) if len(known) == len(rates) else None
+
+    ends = (total({a for a, _ in links}, own), total({b for _, b in links}, peer))
+    known = [r for r in ends if r is not None]
+    return min(known) * 125_000 if known else None
+
+
+def _set_congestion(
+    p: _native.ConnectionParameters, profile: CongestionProfile, rate_bytes_per_s: float | None
+) -> None:
+    if profile.rate_gbps is not None:
+        rate_bytes_per_s = profile.rate_gbps * 1e9 / 8
+    p.rate_bytes_per_s = rate_bytes_per_s or 0.0
+    p.base_rtt_ns = profile.base_rtt_ns or 0
+    p.trimming = profile.trimming
+    p.quick_adapt = profile.quick_adapt
+    p.qa_gate = profile.qa_gate
+    p.qa_threshold_ns = profile.qa_threshold_ns or 0
+    p.max_cwnd_bytes = profile.max_cwnd_bytes or 0
+    p.target_delay_ns = profile.target_delay_ns or 0
+    p.adjust_bytes = profile.adjust_bytes or 0
+    p.adjust_period_ns = profile.adjust_period_ns or 0
+    p.fi_bytes = -1.0 if profile.fi_bytes is None else profile.fi_bytes
+    p.fi_scale = -1.0 if profile.fi_scale is None else profile.fi_scale
+    p.eta_bytes = -1.0 if profile.eta_bytes is None else profile.eta_bytes
+    p.gamma, p.max_md_jump = profile.gamma, profile.max_md_jump
+    if rate_bytes_per_s and profile.algorithm != ALGORITHM_NONE:
+        p.host_noise_ns = HOST_NOISE_NS

@@ -1,0 +1,99 @@
+"""Registered memory: what may be sent from without a copy, and what peers may write to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from farstep.engine.errors import RegionError
+
+if TYPE_CHECKING:
+    from farstep.engine.endpoint import Endpoint
+
+__all__ = ["Region", "RemoteRegion"]
+
+
+class RemoteRegion(NamedTuple):
+    """Names a peer's region. Offsets into it start at 0; it carries no address."""
+
+    rkey: int
+    length_bytes: int
+
+
+class Region:
+    """Memory known to an endpoint, registered by :meth:`farstep.engine.Endpoint.register`.
+
+    The buffer is used in place and kept alive. `close` ends the peers' access at once; memory that is still being
+    sent from stays referenced until those sends end.
+
+    Attributes:
+        buffer: what was registered.
+        length_bytes: its size.
+        remote: the name by which a peer writes to it.
+    """
+
+    def __init__(self, endpoint: Endpoint, buffer: Any, rkey: int, length_bytes: int) -> None:
+        self.buffer = buffer
+        self.length_bytes = length_bytes
+        self.remote = RemoteRegion(rkey, length_bytes)
+        self._endpoint: Endpoint | None = endpoint
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the region has been closed."""
+        return self._endpoint is None
+
+    def close(self) -> None:
+        """Ends access to the memory. Safe to call twice."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint._release_region(self.remote.rkey, self.buffer)
+        self.buffer = None
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_endpoint", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"rkey {self.remote.rkey:#010x}"
+        return f"<Region {self.length_bytes} bytes, {state}>"
+
+
+def locate(buffer: Any) -> tuple[Any, int, int, bool]:
+    """Finds the memory of a buffer: what keeps it alive, address, length in bytes, whether it is writable.
+
+    Raises:
+        RegionError: the object has no contiguous memory on this host.
+    """
+    if hasattr(buffer, "data_ptr") and hasattr(
+        buffer, "element_size"
+    ):  # a torch tensor, without importing torch
+        if buffer.device.type != "cpu":
+            raise RegionError(
+                f"a tensor on {buffer.device} cannot be registered; valid is a tensor on the CPU"
+            )
+        if not buffer.is_contiguous():
+            raise RegionError(
+                "a tensor that is not contiguous cannot be registered; call .contiguous() first"
+            )
+        return buffer, buffer.data_ptr(), buffer.numel() * buffer.element_size(), True
+    if isinstance(buffer, np.ndarray):
+        if not buffer.flags.c_contiguous:
+            raise RegionError("an array that is not C-contiguous cannot be registered")
+        return buffer, buffer.ctypes.data, buffer.nbytes, buffer.flags.writeable
+    try:
+        view = memoryview(buffer)
+        array = np.frombuffer(view, dtype=np.uint8) if view.nbytes else np.empty(0, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        kinds = "a NumPy array, a torch CPU tensor or an object with the buffer protocol"
+        raise RegionError(
+            f"{type(buffer).__name__} cannot be registered ({error}); valid is {kinds}"
+        ) from None
+    return array, array.ctypes.data, array.nbytes, not view.readonly
