@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+// -DFARSTEP_CRC32_PORTABLE leaves the table variant alone, as on other processors.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && !defined(FARSTEP_CRC32_PORTABLE)
 #define FARSTEP_CRC32_X86 1
 // GCC 12 takes the deliberately undefined operand inside its own AVX-512 wrappers for a bug of the caller.
 #if !defined(__clang__)
