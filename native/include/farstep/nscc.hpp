@@ -71,7 +71,7 @@ class Nscc {
 
   void on_send(uint64_t now, uint32_t bytes) noexcept {
     inflight_ += bytes;
-    if (!rate_known_) learner_.on_send(now, inflight_, bytes, cwnd_);
+    if (learns()) learner_.on_send(now, inflight_, bytes, cwnd_);
   }
 
   // The header bit that asks the receiver for an acknowledgement: the window is about to close, or is small.
@@ -87,6 +87,7 @@ class Nscc {
     ignored_bytes_ += newly;
     if (rtt_valid) {
       observe_rtt(std::max<uint64_t>(rtt_ns, 1));
+      if (learns()) learner_.on_rtt(rtt_ns, base_rtt_ns_);
       delay_ns_ = std::max<uint64_t>(rtt_ns, 1) - base_rtt_ns_;
       // A long delay without a mark says little about the queue, so it counts as a short one.
       const bool trusted = ecn || delay_ns_ <= target_ns_;
@@ -176,6 +177,9 @@ class Nscc {
   static constexpr double kLearnedHostNoiseNs = 300'000.0;
   static constexpr double kHardCeilingBytes = 1073741824.0;   // 1 GiB: 40 Gb/s over 200 ms; bounds start-up
 
+  // With trimming and a known rate this is NSCC as published; else rounds are measured.
+  bool learns() const noexcept { return !rate_known_ || !config_.trimming; }
+
   // The constants of this network from those of the reference network (scaling table).
   void derive() noexcept {
     const double rtt = static_cast<double>(base_rtt_ns_);
@@ -202,7 +206,8 @@ class Nscc {
     const double ceiling = config_.max_cwnd_bytes != 0 ? static_cast<double>(config_.max_cwnd_bytes) : kHardCeilingBytes;
     const double noise_ns = config_.host_noise_ns >= 0 ? static_cast<double>(config_.host_noise_ns)
                                                        : (rate_known_ ? 0.0 : kLearnedHostNoiseNs);
-    double window = kBdpFactor * (bdp + rate * noise_ns * 1e-9);
+    const double room = learns() ? learner_.headroom() : 1.0;
+    double window = bdp + room * ((kBdpFactor - 1.0) * bdp + kBdpFactor * rate * noise_ns * 1e-9);
     window_by_rate_ = window;
     if (!rate_known_) {
       window = learner_.max_window(window, ceiling);
@@ -227,9 +232,9 @@ class Nscc {
   }
 
   void learn(uint64_t now, uint32_t newly, bool ecn) noexcept {
-    if (rate_known_) return;
+    if (!learns()) return;
     const LearnStep step = learner_.on_delivered(now, newly, ecn, base_rtt_ns_, cwnd_, static_cast<double>(max_cwnd_), window_by_rate_);
-    cwnd_ += step.grow_bytes;
+    if (!rate_known_) cwnd_ += step.grow_bytes;
     if (step.refresh) derive();
     clamp();
   }
