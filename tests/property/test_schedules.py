@@ -4,15 +4,17 @@ Elements are strings that spell out the reduction, such as ``((0+1)+2)``: equal 
 point would have given equal bits, whatever the values.
 """
 
+import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farstep.collectives import schedule as sched
-from farstep.collectives.schedule import Range, Schedule
+from farstep.collectives.schedule import Action, Range, Schedule
 
 SIZES = range(1, 18)
 LENGTHS = (0, 1, 3, 16, 37)
@@ -251,14 +253,44 @@ def test_ranges_on_one_rank_are_equal_or_disjoint(size):
             spaces = [sent, received] if schedule.separate_input else [sent | received]
             for ranges in spaces:
                 ordered = sorted(ranges)
-                assert all(a + n <= b for (a, n), (b, _) in zip(ordered, ordered[1:], strict=False))
+                assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(ordered))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_transfer_completes_when_and_only_when_all_ranks_are_in(size):
+    sites = [list(range(size // 3)), list(range(size // 3, size))] if size > 2 else [list(range(size))]
+    for schedule in (
+        sched.ring_all_reduce(size, 20),
+        sched.recursive_doubling_all_reduce(size, 2),
+        sched.hierarchical_all_reduce(sites, 40),
+        sched.tree_reduce(size, 2, size // 2),
+        sched.ring_reduce(size, 20, size // 2),
+    ):
+        for last in range(len(schedule.transfers)):
+            t = schedule.transfers[last]
+            if t.action is not Action.COPY and t.step != schedule.transfers[last - 1].step:
+                check_completion(schedule, t.step)
+
+
+def check_completion(schedule: Schedule, step: int) -> None:
+    until = tuple(t for t in schedule.transfers if t.step <= step)
+    length = max(t.target_offset + t.length for t in schedule.transfers)
+    result = sched.execute(replace(schedule, transfers=until), vectors(schedule.size, length), spell)
+    for t in until:
+        if t.step == step and t.action is not Action.COPY:
+            is_complete = len(terms(result[t.target][t.target_offset])) == schedule.size
+            assert t.completes == is_complete, t
 
 
 def test_overwriting_too_early_is_noticed():
     schedule = sched.recursive_doubling_all_reduce(4, 2)
-    with pytest.raises(sched.HazardError):
+
+    def run_in_many_orders():
         for seed in range(50):
             sched.execute_interleaved(schedule, vectors(4, 2), spell, seed=seed, zero_copy=True)
+
+    with pytest.raises(sched.HazardError):
+        run_in_many_orders()
 
 
 @pytest.mark.parametrize(

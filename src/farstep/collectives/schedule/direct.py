@@ -91,7 +91,7 @@ def direct_all_gather(blocks: Sequence[Range], *, involving: int | None = None) 
 
 
 def gather(blocks: Sequence[Range], root: int, *, involving: int | None = None) -> Schedule:
-    """Every rank sends its input, ``blocks[r].length`` elements, to ``blocks[r]`` of the root's work vector."""
+    """Every rank r sends its input to ``blocks[r]`` of the root's work vector."""
     check_root(root, len(blocks))
     transfers = [
         Transfer(0, rank, root, 0, block.offset, block.length)

@@ -7,6 +7,7 @@ number of its ranks, and every rank of a site carries its share of it.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -51,26 +52,24 @@ def hierarchical_all_reduce(
     across = len(sites) - 1
     transfers: list[Transfer] = []
     for site, blocks in zip(sites, owned, strict=True):
-        transfers += ring_reduce_scatter_steps(site, blocks, involving=involving)
+        transfers += ring_reduce_scatter_steps(site, blocks, completes=across == 0, involving=involving)
         transfers += ring_all_gather_steps(site, blocks, first_step=within + 2 * across, involving=involving)
     for piece, parts in zip(pieces, atoms, strict=True):
         holders = [_holder(site, cuts, piece) for site, cuts in zip(sites, shards, strict=True)]
-        blocks = [(part,) for part in parts]
-        transfers += ring_reduce_scatter_steps(holders, blocks, first_step=within, involving=involving)
-        transfers += ring_all_gather_steps(holders, blocks, first_step=within + across, involving=involving)
+        sections = [(part,) for part in parts]
+        transfers += ring_reduce_scatter_steps(holders, sections, first_step=within, involving=involving)
+        transfers += ring_all_gather_steps(holders, sections, first_step=within + across, involving=involving)
     return make_schedule("hierarchical all-reduce", size, transfers)
 
 
 def _pieces(shards: Sequence[Sequence[Range]], length: int) -> list[Range]:
     """The coarsest cut of the vector in which no piece straddles a shard border of any site."""
     borders = sorted({shard.offset for cuts in shards for shard in cuts} | {length})
-    return [
-        Range(start, stop - start) for start, stop in zip(borders, borders[1:], strict=False) if stop > start
-    ]
+    return [Range(start, stop - start) for start, stop in itertools.pairwise(borders) if stop > start]
 
 
 def _holder(site: Sequence[int], cuts: Sequence[Range], piece: Range) -> int:
-    """The rank of a site whose shard holds a piece; empty shards share an offset, the last of them is full."""
+    """The rank of a site whose shard holds a piece."""
     filled = [index for index, cut in enumerate(cuts) if cut.length]
     offsets = [cuts[index].offset for index in filled]
     return site[filled[bisect_right(offsets, piece.offset) - 1]]

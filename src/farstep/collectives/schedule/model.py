@@ -55,6 +55,7 @@ class Transfer:
         target_offset: first element in the target's vector.
         length: number of elements, at least 1.
         action: what the target does with them.
+        completes: whether the target then holds the reduction over all ranks; a mean is divided here, once.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Transfer:
     target_offset: int
     length: int
     action: Action = Action.COPY
+    completes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +73,16 @@ class Schedule:
     """All transfers of one collective, or those of one rank if it was made with ``involving``.
 
     Every rank has a work vector. Unless ``separate_input`` is set it starts as a copy of the rank's input and
-    sends read from it; with ``separate_input`` sends read from the input and receives write to the work vector,
-    which are then two vectors of different layout.
+    sends read from it; with ``separate_input`` sends read from the input and receives write to the work
+    vector, which are then two vectors of different layout.
 
     Attributes:
         name: names the algorithm in errors and traces.
         size: number of ranks.
         transfers: sorted by step, then by target offset, then by source rank.
         separate_input: whether input and work vector have different layouts.
-        is_zero_copy: whether a range may be sent straight from its place and received straight into its place.
-            True when no range is overwritten before everything sent from it is known to have arrived.
+        is_zero_copy: whether a range may be sent straight from its place and received straight into its
+            place: nothing overwrites a range before everything sent from it is known to have arrived.
     """
 
     name: str

@@ -7,6 +7,7 @@ A block is summed once, along the ring, and then handed round: all ranks hold th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from farstep.collectives.schedule.model import (
@@ -36,11 +37,17 @@ def _positions(members: Sequence[int], involving: int | None) -> Sequence[int]:
 
 
 def ring_reduce_scatter_steps(
-    members: Sequence[int], blocks: Sequence[Block], *, first_step: int = 0, involving: int | None = None
+    members: Sequence[int],
+    blocks: Sequence[Block],
+    *,
+    first_step: int = 0,
+    completes: bool = True,
+    involving: int | None = None,
 ) -> Iterator[Transfer]:
     """Yields the transfers after which the member at position p holds the reduction of ``blocks[p]``.
 
-    Block p starts at position p+1 and is reduced in ring order up to position p.
+    Block p starts at position p+1 and is reduced in ring order up to position p. ``completes`` says whether
+    the members are all ranks there are.
     """
     size = len(members)
     for step in range(size - 1):
@@ -54,6 +61,7 @@ def ring_reduce_scatter_steps(
                     part.offset,
                     part.length,
                     Action.REDUCE_LEFT,
+                    completes and step == size - 2,
                 )
 
 
@@ -150,7 +158,7 @@ def chain_broadcast(
     chain = ring[first:] + ring[:first]
     transfers = [
         Transfer(step, source, target, 0, 0, length)
-        for step, (source, target) in enumerate(zip(chain, chain[1:], strict=False))
+        for step, (source, target) in enumerate(itertools.pairwise(chain))
         if involving is None or involving in (source, target)
     ]
     return make_schedule("chain broadcast", size, transfers)

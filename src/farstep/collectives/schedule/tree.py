@@ -19,9 +19,9 @@ def recursive_doubling_all_reduce(size: int, length: int, *, involving: int | No
     extra = size - power
     transfers: list[Transfer] = []
 
-    def add(step: int, source: int, target: int, action: Action) -> None:
+    def add(step: int, source: int, target: int, action: Action, completes: bool = False) -> None:
         if involving is None or involving in (source, target):
-            transfers.append(Transfer(step, source, target, 0, 0, length, action))
+            transfers.append(Transfer(step, source, target, 0, 0, length, action, completes))
 
     # Ranks 0, 2, 4 .. of the first 2*extra fold their odd neighbour in; the odd ones sit the doubling out.
     folded = [rank * 2 if rank < extra else rank + extra for rank in range(power)]
@@ -33,7 +33,7 @@ def recursive_doubling_all_reduce(size: int, length: int, *, involving: int | No
         for index in range(power):
             partner = index ^ distance
             action = Action.REDUCE_LEFT if index < partner else Action.REDUCE_RIGHT
-            add(step, folded[index], folded[partner], action)
+            add(step, folded[index], folded[partner], action, completes=2 * distance == power)
         distance *= 2
         step += 1
     for index in range(extra):
@@ -70,7 +70,10 @@ def tree_reduce(size: int, length: int, root: int, *, involving: int | None = No
             if relative + half < size:
                 source, target = (relative + half + root) % size, (relative + root) % size
                 if involving is None or involving in (source, target):
-                    transfers.append(Transfer(step, source, target, 0, 0, length, Action.REDUCE_RIGHT))
+                    is_last = relative == 0 and 2 * half >= size
+                    transfers.append(
+                        Transfer(step, source, target, 0, 0, length, Action.REDUCE_RIGHT, completes=is_last)
+                    )
         half *= 2
         step += 1
     return make_schedule("tree reduce", size, transfers)

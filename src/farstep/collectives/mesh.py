@@ -1,0 +1,97 @@
+"""Makes the links of a communicator, each when it is first needed.
+
+Both ends of a link run the same collective when they first need it, so that each publishes its greeting in
+the store and then waits for the other's; nobody has to listen for newcomers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+
+from farstep.collectives.errors import CommunicatorTimeout
+from farstep.collectives.link import Link, LinkSettings
+from farstep.collectives.transport import Endpoint, Store
+from farstep.engine import EngineError
+
+
+class Mesh:
+    """The links of one rank of a communicator."""
+
+    def __init__(
+        self, endpoint: Endpoint, store: Store, *, rank: int, size: int, name: str, settings: LinkSettings
+    ) -> None:
+        self.endpoint = endpoint
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.name = name
+        self._settings = settings
+        self._links: dict[int, Link] = {}
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+
+    def links_to(self, peers: Iterable[int], deadline_s: float) -> dict[int, Link]:
+        """Returns links to the peers, making those that are missing.
+
+        Args:
+            peers: ranks other than this one.
+            deadline_s: time on the monotonic clock at which to give up.
+
+        Raises:
+            CommunicatorTimeout: a peer has not published its greeting in time; the message names it.
+            EngineError: a connection failed.
+        """
+        wanted = list(peers)
+        missing = [peer for peer in wanted if peer not in self._links]
+        if missing:
+            self._make(missing, deadline_s)
+        return {peer: self._links[peer] for peer in wanted}
+
+    def _make(self, missing: list[int], deadline_s: float) -> None:
+        made = []
+        for peer in missing:
+            link = Link(self.endpoint, peer, f"rank{peer}", self._settings)
+            with self._lock:
+                if self._failure is not None:
+                    link.connection.abort(self._failure)
+                self._links[peer] = link
+            self.store.set(self._key(self.rank, peer), link.greeting)
+            made.append(link)
+        for link in made:
+            remaining_s = max(deadline_s - time.monotonic(), 0.001)
+            try:
+                greeting = self.store.get(self._key(link.peer, self.rank), remaining_s)
+            except TimeoutError as error:
+                raise CommunicatorTimeout(
+                    f"rank {link.peer} of {self.name!r} has not announced itself in time ({error})"
+                ) from error
+            link.connect(greeting)
+
+    def _key(self, source: int, target: int) -> str:
+        return f"{self.name}/link/{source}/{target}"
+
+    def abort(self, reason: str) -> None:
+        """Fails every wait on every link at once, on both ends."""
+        with self._lock:
+            self._failure = reason
+            links = list(self._links.values())
+        for link in links:
+            link.connection.abort(reason)
+
+    def close(self, timeout_s: float) -> None:
+        """Closes all links once their peers hold what was sent, or time is up."""
+        with self._lock:
+            links, self._links = list(self._links.values()), {}
+            has_failed = self._failure is not None
+            self._failure = self._failure or "the communicator is closed"
+        deadline_s = time.monotonic() + timeout_s
+        for link in links:
+            if not has_failed:
+                # A peer that has gone already no longer needs what was sent to it.
+                with contextlib.suppress(EngineError):
+                    link.flush(max(deadline_s - time.monotonic(), 0.001))
+        for link in links:
+            link.close()

@@ -1,0 +1,381 @@
+"""The communicator over the in-memory transport: every collective, sizes around every threshold."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from farstep.collectives import (
+    CollectiveMismatch,
+    Communicator,
+    CommunicatorAborted,
+    CommunicatorSettings,
+    CommunicatorTimeout,
+    ElementType,
+    LinkSettings,
+    Vector,
+)
+from farstep.engine import ConnectionAborted
+from farstep.testing.memory_engine import MemoryFabric, MemoryStore
+
+SMALL = CommunicatorSettings(
+    link=LinkSettings(slot_bytes=4096, num_slots=16),
+    tree_bytes_max=256,
+    eager_bytes_max=2048,
+    chunk_bytes_min=512,
+    timeout_s=20,
+)
+COUNTS = (1, 5, 64, 300, 4000, 40_000)
+
+
+def run_ranks(size, body, *, seed=None, sites=None, settings=SMALL):
+    """Runs ``body(communicator)`` on every rank in a thread; returns the results, raises the first error."""
+    results, errors = [None] * size, [None] * size
+    store = MemoryStore()
+    with MemoryFabric(seed=seed, delay_max_s=0.0005) as fabric:
+
+        def work(rank):
+            endpoint = fabric.endpoint(f"rank{rank}")
+            try:
+                with Communicator(
+                    endpoint, rank=rank, size=size, store=store, sites=sites, settings=settings
+                ) as comm:
+                    results[rank] = body(comm)
+                    comm.barrier()
+            except Exception as error:
+                errors[rank] = error
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a rank hangs"
+    for error in errors:
+        if error is not None:
+            raise error
+    return results
+
+
+def numbers(rank, count, dtype=np.float32):
+    generator = np.random.default_rng(rank)
+    if np.issubdtype(dtype, np.floating):
+        return generator.standard_normal(count).astype(dtype)
+    return generator.integers(0, 50, count).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
+def test_all_reduce_sums_and_all_ranks_hold_equal_bits(size):
+    def body(comm):
+        outputs = []
+        for count in COUNTS:
+            data = numbers(comm.rank, count)
+            comm.all_reduce(data)
+            outputs.append(data)
+        return outputs
+
+    results = run_ranks(size, body, seed=size)
+    for index, count in enumerate(COUNTS):
+        exact = sum(numbers(rank, count, np.float32).astype(np.float64) for rank in range(size))
+        np.testing.assert_allclose(results[0][index], exact, rtol=1e-4, atol=1e-5)
+        for rank in range(size):
+            assert results[rank][index].tobytes() == results[0][index].tobytes()
+
+
+def test_reruns_give_the_same_bits_whatever_the_timing():
+    def body(comm):
+        data = numbers(comm.rank, 20_000)
+        comm.all_reduce(data)
+        return data.tobytes()
+
+    assert len({run_ranks(4, body, seed=seed)[0] for seed in range(4)}) == 1
+
+
+@pytest.mark.parametrize("sites", [["a", "a", "b", "b"], ["a", "b", "a"], ["a", "b", "b", "b", "c"]])
+def test_all_reduce_across_sites(sites):
+    size = len(sites)
+
+    def body(comm):
+        data = numbers(comm.rank, 30_001, np.int64)
+        comm.all_reduce(data)
+        mean = numbers(comm.rank, 30_001, np.float64)
+        comm.all_reduce(mean, "mean")
+        return data, mean
+
+    results = run_ranks(size, body, seed=1, sites=sites)
+    exact = sum(numbers(rank, 30_001, np.int64) for rank in range(size))
+    mean = sum(numbers(rank, 30_001, np.float64) for rank in range(size)) / size
+    for data, averaged in results:
+        np.testing.assert_array_equal(data, exact)
+        np.testing.assert_allclose(averaged, mean)
+        assert averaged.tobytes() == results[0][1].tobytes()
+
+
+@pytest.mark.parametrize("count", [10, 5000])
+@pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
+def test_all_reduce_ops(op, count):
+    def body(comm):
+        data = numbers(comm.rank, count, np.float64)
+        comm.all_reduce(data, op)
+        return data
+
+    stacked = np.stack([numbers(rank, count, np.float64) for rank in range(3)])
+    function = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max, "product": np.prod}[op]
+    for result in run_ranks(3, body):
+        np.testing.assert_allclose(result, function(stacked, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("op", ["and", "or", "xor"])
+def test_all_reduce_bitwise(op):
+    def body(comm):
+        data = numbers(comm.rank, 100, np.int32)
+        comm.all_reduce(data, op)
+        return data
+
+    function = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op]
+    expected = function.reduce([numbers(rank, 100, np.int32) for rank in range(3)])
+    for result in run_ranks(3, body):
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 100, 3000])
+def test_reduce_scatter_and_all_gather(size, count):
+    def body(comm):
+        data = numbers(comm.rank, count * size, np.int64)
+        before = data.copy()
+        block = np.empty(count, np.int64)
+        comm.reduce_scatter(block, data)
+        np.testing.assert_array_equal(data, before)
+        whole = np.empty(count * size, np.int64)
+        comm.all_gather(whole, block)
+        parts = [np.empty(count, np.int64) for _ in range(size)]
+        comm.all_gather(parts, block)
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        in_place = np.zeros(count * size, np.int64)
+        own = in_place[comm.rank * count : (comm.rank + 1) * count]
+        own[:] = block
+        comm.all_gather(in_place, own)
+        np.testing.assert_array_equal(in_place, whole)
+        return whole
+
+    exact = sum(numbers(rank, count * size, np.int64) for rank in range(size))
+    for result in run_ranks(size, body, seed=3):
+        np.testing.assert_array_equal(result, exact)
+
+
+def test_reduce_scatter_of_uneven_blocks():
+    counts = [3000, 0, 17]
+
+    def body(comm):
+        blocks = [np.full(n, comm.rank + 1, np.float32) for n in counts]
+        out = np.empty(counts[comm.rank], np.float32)
+        comm.reduce_scatter(out, blocks)
+        return out
+
+    for rank, result in enumerate(run_ranks(3, body)):
+        np.testing.assert_array_equal(result, np.full(counts[rank], 6, np.float32))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [7, 9000])
+def test_broadcast_and_reduce(size, count):
+    def body(comm):
+        for root in range(size):
+            data = numbers(comm.rank, count)
+            comm.broadcast(data, root)
+            np.testing.assert_array_equal(data, numbers(root, count))
+            total = numbers(comm.rank, count, np.int32)
+            comm.reduce(total, root)
+            own = numbers(comm.rank, count, np.int32)
+            everybody = sum(numbers(rank, count, np.int32) for rank in range(size))
+            np.testing.assert_array_equal(total, everybody if comm.rank == root else own)
+
+    run_ranks(size, body, seed=4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_all_to_all_gather_and_scatter(size):
+    def body(comm):
+        rank = comm.rank
+        sends = [np.full(1000 * ((rank + q) % 3), 10 * rank + q, np.int16) for q in range(size)]
+        receives = [np.empty(1000 * ((rank + q) % 3), np.int16) for q in range(size)]
+        comm.all_to_all(receives, sends)
+        for q in range(size):
+            assert (receives[q] == 10 * q + rank).all()
+        for root in {0, size - 1}:
+            parts = [np.empty(5 + q, np.int16) for q in range(size)] if rank == root else None
+            comm.gather(parts, np.full(5 + rank, rank, np.int16), root)
+            if parts is not None:
+                assert all((part == q).all() for q, part in enumerate(parts))
+            out = np.empty(3 + rank, np.int16)
+            inputs = [np.full(3 + q, q, np.int16) for q in range(size)] if rank == root else None
+            comm.scatter(out, inputs, root)
+            assert (out == rank).all()
+
+    run_ranks(size, body, seed=5)
+
+
+def test_queued_operations_run_in_order():
+    def body(comm):
+        data = [np.full(count, comm.rank + 1, np.int64) for count in (3, 9000, 40, 20_000)]
+        handles = [comm.all_reduce(item, background=True) for item in data for _ in range(2)]
+        last = np.full(4, 1.0)
+        comm.all_reduce(last)
+        assert all(handle.done() for handle in handles)
+        return data, last
+
+    for data, last in run_ranks(3, body, seed=6):
+        assert all((item == 18).all() for item in data)
+        assert (last == 3).all()
+
+
+def test_half_precision_vectors():
+    def body(comm):
+        half = numbers(comm.rank, 3000, np.float16)
+        comm.all_reduce(half)
+        bits = (numbers(comm.rank, 3000).view(np.uint32) >> 16).astype(np.uint16)
+        comm.all_reduce(Vector(bits.view(np.uint8), ElementType.BFLOAT16))
+        return half, bits
+
+    results = run_ranks(2, body)
+    exact = numbers(0, 3000, np.float16) + numbers(1, 3000, np.float16)
+    np.testing.assert_array_equal(results[0][0], exact)
+    assert results[0][1].tobytes() == results[1][1].tobytes()
+
+
+def test_sends_and_receives_pair_by_tag():
+    def body(comm):
+        other = 1 - comm.rank
+        incoming = [np.empty(1000, np.float32) for _ in range(4)]
+        receives = [comm.receive(incoming[tag], other, tag, background=True) for tag in (3, 1, 0, 2)]
+        sends = [
+            comm.send(np.full(1000, 10 * comm.rank + tag, np.float32), other, tag, background=True)
+            for tag in range(4)
+        ]
+        for handle in [*receives, *sends]:
+            handle.wait(10)
+        for tag in range(4):
+            assert (incoming[tag] == 10 * other + tag).all()
+
+    run_ranks(2, body, seed=7)
+
+
+def test_more_receives_than_a_peer_can_be_told_of_at_once():
+    def body(comm):
+        buffers = [np.full(1, index, np.int64) for index in range(600)]
+        call = comm.send if comm.rank == 0 else comm.receive
+        if comm.rank == 1:
+            for buffer in buffers:
+                buffer[:] = -1
+        for handle in [call(buffer, 1 - comm.rank, background=True) for buffer in buffers]:
+            handle.wait(10)
+        assert [buffer[0] for buffer in buffers] == list(range(600))
+
+    run_ranks(2, body)
+
+
+def test_barrier_waits_for_the_last():
+    left = []
+
+    def body(comm):
+        if comm.rank == 2:
+            time.sleep(0.2)
+        left.append(("in", comm.rank))
+        comm.barrier()
+        left.append(("out", comm.rank))
+
+    run_ranks(3, body)
+    assert [kind for kind, _ in left] == ["in"] * 3 + ["out"] * 3
+
+
+def test_abort_unblocks_every_waiter_at_once():
+    started = time.monotonic()
+
+    def body(comm):
+        if comm.rank == 1:
+            comm.barrier()
+            time.sleep(0.1)
+            comm.abort("test")
+        else:
+            comm.barrier()
+            handle = comm.all_reduce(np.zeros(9000, np.float32), background=True)
+            with pytest.raises(CommunicatorAborted, match="all_reduce on 'world', rank"):
+                handle.wait(10)
+            with pytest.raises(ConnectionAborted):
+                comm.all_reduce(np.zeros(3))
+        with pytest.raises(CommunicatorAborted, match="abort"):
+            comm.barrier()
+        return True
+
+    with pytest.raises(CommunicatorAborted):
+        run_ranks(3, body)
+    assert time.monotonic() - started < 5
+
+
+def test_a_missing_peer_is_named_when_time_is_up():
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 0:
+            with pytest.raises(CommunicatorTimeout, match=r"all_reduce on 'world', rank 0 of 2 .* rank 1"):
+                comm.all_reduce(np.zeros(5000), timeout_s=0.2)
+        else:
+            time.sleep(0.4)
+        return True
+
+    with pytest.raises(CommunicatorAborted):
+        run_ranks(2, body)
+
+
+def test_different_calls_are_noticed():
+    def body(comm):
+        comm.all_reduce(np.zeros(10 + comm.rank, np.float32))
+
+    with pytest.raises((CollectiveMismatch, CommunicatorAborted)):
+        run_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda c: c.all_reduce(np.zeros(3), "median"), ValueError, "op is 'median'"),
+        (lambda c: c.all_reduce(np.zeros(3, np.int32), "mean"), TypeError, "floating-point"),
+        (lambda c: c.all_reduce(np.zeros(3), "and"), TypeError, "integer or bool"),
+        (lambda c: c.all_reduce(np.zeros(3, np.complex64)), TypeError, "complex64"),
+        (lambda c: c.all_reduce(np.zeros((4, 4))[:, 1]), ValueError, "not contiguous"),
+        (lambda c: c.all_reduce([1.0]), TypeError, "list"),
+        (lambda c: c.broadcast(np.zeros(3), 5), ValueError, "root is 5"),
+        (lambda c: c.all_gather(np.zeros(3), np.zeros(2)), ValueError, "data has 2 elements"),
+        (lambda c: c.send(np.zeros(3), 0), ValueError, "this rank itself"),
+        (lambda c: c.receive(np.zeros(3), 9), ValueError, "peer is 9"),
+    ],
+)
+def test_misuse_is_named(call, error, words):
+    with (
+        MemoryFabric() as fabric,
+        Communicator(fabric.endpoint(), rank=0, size=1, store=MemoryStore()) as comm,
+        pytest.raises(error, match=words),
+    ):
+        call(comm)
+
+
+def test_settings_that_differ_are_noticed():
+    store = MemoryStore()
+    with MemoryFabric() as fabric:
+
+        def work(rank):
+            link = LinkSettings(slot_bytes=4096 * (rank + 1))
+            settings = CommunicatorSettings(link=link, timeout_s=3)
+            with (
+                Communicator(fabric.endpoint(), rank=rank, size=2, store=store, settings=settings) as comm,
+                pytest.raises(CollectiveMismatch, match="slots of"),
+            ):
+                comm.barrier()
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
