@@ -55,6 +55,7 @@ __all__ = [
     "PortConfig",
     "PortStats",
     "Region",
+    "RegionError",
     "RemoteRegion",
     "WaitTimeout",
 ]
