@@ -5,12 +5,14 @@ names; descriptions double as the comments of `farstep train --show-config`. Rea
 wording errors is the business of `farstep.train.config_file`.
 """
 
+from itertools import combinations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
-from farstep.fabric.sites import EmulatedNetwork, full_mesh
+from farstep.fabric.errors import ConfigError
+from farstep.fabric.sites import PATHS_MAX, EmulatedNetwork, EmulatedPath, full_mesh
 
 __all__ = [
     "DataConfig",
@@ -105,7 +107,8 @@ class NetworkConfig(Section):
     """`[network]`: the planes between the sites.
 
     With `emulate` the datagrams between two sites pass through the path emulator; inside a site
-    they go straight from socket to socket.
+    they go straight from socket to socket. Every two sites are joined by equal paths, unless
+    `[[paths]]` lists paths of their own.
     """
 
     planes: int = Field(
@@ -161,6 +164,8 @@ class RunConfig(Section):
     )
     network: NetworkConfig = NetworkConfig()
     transport: TransportConfig = TransportConfig()
+    paths: Annotated[tuple[EmulatedPath, ...], Field(strict=False, max_length=PATHS_MAX)] = ()
+    """Emulated paths that differ from each other; they replace the equal ones of `[network]`."""
     faults: Annotated[tuple[Fault, ...], Field(strict=False, max_length=FAULTS_MAX)] = ()
 
     @field_validator("sites")
@@ -183,10 +188,32 @@ class RunConfig(Section):
         return tuple(site.name for site in self.sites for _ in range(site.replica_groups))
 
     @property
-    def emulated_network(self) -> EmulatedNetwork | None:
-        """Sites and paths as the path emulator carries them; None if no traffic passes through it."""
+    def num_planes(self) -> int:
+        """Planes in use, and so UDP ports of each rank."""
+        if self.paths and self.network.emulate:
+            return 1 + max(path.plane for path in self.paths)
+        return self.network.planes
+
+    def emulated_network(self, source: str = "run") -> EmulatedNetwork | None:
+        """Returns sites and paths as the path emulator carries them; None if no traffic passes through it.
+
+        Args:
+            source: name of the configuration in error messages.
+
+        Raises:
+            ConfigError: the paths do not fit the sites, or leave two sites unconnected in some plane.
+        """
         if not self.network.emulate or len(self.sites) < 2:
             return None
+        if self.paths:
+            table = {
+                "sites": [site.name for site in self.sites],
+                "paths": [path.model_dump(exclude_unset=True) for path in self.paths],
+                "seed": self.run.seed,
+            }
+            network = EmulatedNetwork.parse(table, source=source)
+            _check_planes(network, self.num_planes, source)
+            return network
         figures = self.network.model_dump(exclude={"planes", "paths_per_plane", "bind_host", "emulate"})
         return full_mesh(
             tuple(site.name for site in self.sites),
@@ -195,6 +222,18 @@ class RunConfig(Section):
             seed=self.run.seed,
             **figures,
         )
+
+
+def _check_planes(network: EmulatedNetwork, num_planes: int, source: str) -> None:
+    """Checks that every two sites are joined in every plane: a rank sends over all of its ports."""
+    joined = {(channel.plane, channel.from_site, channel.to_site) for channel in network.channels}
+    for near, far in combinations(network.sites, 2):
+        for plane in range(num_planes):
+            if (plane, near, far) not in joined and (plane, far, near) not in joined:
+                raise ConfigError(
+                    f"{source}: paths: no path of plane {plane} joins {near} and {far}; "
+                    f"planes 0 to {num_planes - 1} are in use, and every two sites need a path in each"
+                )
 
 
 def demo_config(steps: int | None = None) -> RunConfig:

@@ -86,7 +86,7 @@ def parse_config(
 
 def _check_faults(config: RunConfig, source: str) -> None:
     """Checks that the faults name things of the network and that there is a network to break."""
-    network = config.emulated_network
+    network = config.emulated_network(source)
     if network is not None:
         FaultTimeline(config.faults, network, source=source)
     elif config.faults:
@@ -140,7 +140,7 @@ def _describe(error: ValidationError, source: str, overrides: Mapping[str, Any])
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     problem = problems[0]
     location = problem["loc"]
-    if location[0] == "faults" and len(location) > 1:
+    if location[0] in ("faults", "paths") and len(location) > 1:
         return describe_validation_error(error, source).splitlines()[0]
     dotted = _dotted(location)
     where = "command line" if dotted in overrides else source

@@ -28,7 +28,7 @@ class Emulation:
     def __init__(self, config: RunConfig, *, on_fault: Callable[[dict[str, Any], int], None]) -> None:
         self._config = config
         self._on_fault = on_fault
-        network = config.emulated_network
+        network = config.emulated_network()
         self._emulator = None if network is None else Emulator(network)
         self._has_died = False
         if self._emulator is not None:

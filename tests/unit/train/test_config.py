@@ -156,7 +156,7 @@ def test_the_demo_is_two_sites_with_two_replica_groups_and_one_cut_inside_the_ru
     (cut,) = config.faults
     assert cut.kind == "path_down"
     assert 0 < cut.at_step < cut.at_step + cut.duration_steps < config.run.steps
-    network = config.emulated_network
+    network = config.emulated_network()
     assert network is not None
     assert [path.name for path in network.paths] == [f"east-west:{plane}" for plane in range(4)]
 
@@ -168,7 +168,7 @@ def test_the_cut_of_the_demo_fits_every_length(steps: int):
 
 
 def test_one_site_has_no_emulated_network():
-    assert parse('[[sites]]\nname = "home"').emulated_network is None
+    assert parse('[[sites]]\nname = "home"').emulated_network() is None
 
 
 CONFIGS = st.builds(
@@ -208,3 +208,38 @@ def test_any_text_survives_the_round_trip():
     for name in ('a "quoted" name', "back\\slash", "tab\tand\nline", "\x7f", "ümläut"):
         config = parse_config({"data": {"text": name}}, source="run.toml")
         assert parse(dump_toml(config)).data.text == name
+
+
+PATHS = """
+[[paths]]
+name = "north"
+plane = 0
+rate_mbps = 200.0
+delay_ms = 5.0
+[[paths]]
+name = "south"
+plane = 1
+rate_mbps = 50.0
+"""
+
+
+def test_paths_of_their_own_replace_the_equal_ones_and_read_back():
+    config = parse(PATHS)
+    assert config.num_planes == 2
+    network = config.emulated_network()
+    assert network is not None
+    assert [(path.name, path.rate_mbps) for path in network.paths] == [("north", 200.0), ("south", 50.0)]
+    assert parse(dump_toml(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PATHS.replace("plane = 1", "plane = 2"), r"run\.toml: paths: no path of plane 1 joins east and west; planes"),
+        (PATHS.replace("south", "north"), r"run\.toml: .*'north' is used twice"),
+        (PATHS.replace("rate_mbps", "rate_mbp"), r"run\.toml: paths\[0\].*rate_mbp"),
+    ],
+)
+def test_paths_that_do_not_fit_are_named(text: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        parse(text)
