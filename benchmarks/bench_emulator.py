@@ -44,6 +44,7 @@ class Receiver(threading.Thread):
         self.is_done = False
 
     def run(self) -> None:
+        """Receives until told that all is sent."""
         self.sock.settimeout(0.2)
         buffer = bytearray(65_536 + 4096)
         view = memoryview(buffer)[:65_536]
