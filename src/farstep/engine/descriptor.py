@@ -42,6 +42,7 @@ class ConnectionDescriptor:
     qpn: int
     start_psn: int
     mtu_bytes: int
+    is_mtu_fixed: bool  # set by the user; otherwise found out, and smaller toward another site
     mpr: int
     wimm: int
     icrc: bool

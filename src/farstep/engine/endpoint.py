@@ -17,6 +17,7 @@ from farstep.engine.completion import CompletionDispatcher
 from farstep.engine.connection import Connection
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
 from farstep.engine.errors import EndpointClosed, EngineError
+from farstep.engine.interface import mtu_for_address
 from farstep.engine.profile import EndpointProfile, PortConfig, split_address
 from farstep.engine.region import Region
 from farstep.engine.stats import EndpointStats, EvState, PathEvent
@@ -172,7 +173,8 @@ class Endpoint:
             site=self.site,
             qpn=qpn,
             start_psn=start_psn,
-            mtu_bytes=self.profile.mtu_bytes,
+            mtu_bytes=self.profile.mtu_bytes or min(mtu_for_address(host) for host, _ in self.ports),
+            is_mtu_fixed=self.profile.mtu_bytes is not None,
             mpr=self.profile.mpr,
             wimm=self.profile.wimm,
             icrc=self.profile.icrc,

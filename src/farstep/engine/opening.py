@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 from typing import TYPE_CHECKING
 
 from farstep import _native
 from farstep.engine.descriptor import ConnectionDescriptor
 from farstep.engine.errors import EngineError
+from farstep.engine.interface import EMULATED_SITE_MTU_BYTES, SITE_MTU_BYTES
 from farstep.mrc.profiles import ALGORITHM_NONE, CongestionProfile
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def parameters_for(
     """Returns the parameters of a connection between the two ends."""
     profile = endpoint.profile
     links = join_ports([p.plane for p in own.ports], [p.plane for p in peer.ports])
-    mtu_bytes = min(own.mtu_bytes, peer.mtu_bytes)
+    mtu_bytes = mtu_between(own, peer)
     p = _native.ConnectionParameters()
     p.peer_id = peer.peer_id
     p.links = links
@@ -63,6 +65,18 @@ def parameters_for(
     _set_paths(p, endpoint, links, random.Random(seed))
     _set_congestion(p, profile.congestion, _link_rate(own, peer, links))
     return p
+
+
+def mtu_between(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> int:
+    """Payload of a full packet in bytes; both ends come to the same answer."""
+    limits = [own.mtu_bytes, peer.mtu_bytes]
+    if own.site != peer.site:
+        is_local = all(
+            ipaddress.ip_address(port.host).is_loopback for end in (own, peer) for port in end.ports
+        )
+        between = EMULATED_SITE_MTU_BYTES if is_local else SITE_MTU_BYTES
+        limits += [between for end in (own, peer) if not end.is_mtu_fixed]
+    return min(limits)
 
 
 def _check_families(own: ConnectionDescriptor, addresses: list[tuple[str, int]]) -> None:

@@ -76,8 +76,8 @@ class EndpointProfile:
     """Settings of the transport. The defaults suit hosts of one building as well as sites far apart.
 
     Attributes:
-        mtu_bytes: payload of a full packet; both ends use the smaller of the two. 4096 is MRC's; networks without
-            jumbo frames need about 1350.
+        mtu_bytes: payload of a full packet; both ends use the smaller of the two. None: what the device of each port
+            sends in one piece, at most MRC's 4096 (16,000 on loopback), and 1360 toward another site.
         burst_segments: packets that leave together on one entropy value. 1 sprays every packet on its own path;
             more let the kernel segment and merge, which is what makes user space fast.
         mpr: receive window in units of 128 packets, 1 to 255.
@@ -100,7 +100,7 @@ class EndpointProfile:
         seed: of path selection and connection numbers; None: from the system.
     """
 
-    mtu_bytes: int = 4096
+    mtu_bytes: int | None = None
     burst_segments: int = 15
     mpr: int = 16
     wimm: int = 256
@@ -122,7 +122,8 @@ class EndpointProfile:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_range("mtu_bytes", self.mtu_bytes, 64, 60_000)
+        if self.mtu_bytes is not None:
+            check_range("mtu_bytes", self.mtu_bytes, 64, 60_000)
         check_range("burst_segments", self.burst_segments, 1, MAX_BURST_SEGMENTS)
         check_range("mpr", self.mpr, 1, 255)
         check_range("wimm", self.wimm, 1, 32_768)
