@@ -1,9 +1,11 @@
 // The endpoint for Python: numbers and plain structures in, numbers out. Calls that may wait release the GIL.
+#include <atomic>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "bind.hpp"
 #include "farstep/event_loop.hpp"
@@ -27,8 +29,99 @@ struct ConnectionParameters {
     std::vector<Address> peer_addresses;                                   // by remote port
 };
 
-nb::dict sender_stats(const Connection& c) {
-    const SenderCounters& s = c.sender().counters();
+// Counters are copied under the loop's lock and turned into Python objects after it: making those may run the garbage
+// collector, which may close regions and endpoints, which take that lock.
+
+struct PlaneRow {
+    PlaneLink link;
+    bool usable = false, down = false;
+    uint32_t active = 0, good = 0, bad = 0;
+    uint64_t tx_bytes = 0, acked_bytes = 0, lost = 0, inflight_bytes = 0, rtt_ns = 0;
+    double weight = 0;
+};
+struct PathRow {
+    EvValue value;
+    uint8_t plane = 0;
+    uint32_t state = 0;
+    bool active = false;
+    EvCounters counters;
+    uint64_t rtt_ns = 0;
+};
+struct CongestionRow {
+    uint64_t cwnd_bytes = 0, max_cwnd_bytes = 0, inflight_bytes = 0, base_rtt_ns = 0, avg_delay_ns = 0, quick_adapts = 0;
+    double rate_bytes_per_s = 0;
+    uint64_t remote_ports = 0;
+};
+struct ConnectionSnapshot {
+    bool exists = false;
+    SenderCounters sender;
+    ReceiverCounters receiver;
+    ProbeCounters probes;
+    uint64_t inflight_bytes = 0, srtt_ns = 0, rttvar_ns = 0, retries = 0, posted = 0, completed = 0, inferred_down = 0;
+    CongestionRow congestion;
+    std::vector<PlaneRow> planes;
+    std::vector<PathRow> paths;
+};
+
+CongestionRow congestion_row(const Destination& t) {
+    return {t.cc.cwnd_bytes(),   t.cc.max_cwnd_bytes(), t.cc.inflight_bytes(),   t.cc.base_rtt_ns(),
+            t.cc.avg_delay_ns(), t.cc.quick_adapts(),   t.cc.rate_bytes_per_s(), t.remote_ports};
+}
+std::vector<PathRow> path_rows(const PathSet& p) {
+    std::vector<PathRow> out(p.size());
+    for (uint32_t i = 0; i < p.size(); ++i) {
+        const EvIndex ev = static_cast<EvIndex>(i);
+        out[i] = {p.value(ev),     p.plane(ev),    static_cast<uint32_t>(p.state(ev)),
+                  p.is_active(ev), p.counters(ev), p.ev_rtt_ns(ev)};
+    }
+    return out;
+}
+std::vector<PlaneRow> plane_rows(const Connection& c) {
+    const PathSet& p = c.paths();
+    std::vector<PlaneRow> out(c.num_planes());
+    for (uint32_t k = 0; k < c.num_planes(); ++k) {
+        const uint8_t plane = static_cast<uint8_t>(k);
+        PlaneRow& r = out[k];
+        r.link = c.link(plane);
+        r.usable = (p.plane_mask() >> k & 1) != 0;
+        r.down = p.plane_down(plane);
+        r.active = p.active_count(plane);
+        r.good = p.good_count(plane);
+        r.inflight_bytes = p.plane_inflight(plane);
+        r.weight = p.plane_weight(plane);
+        r.rtt_ns = p.plane_rtt_ns(plane);
+    }
+    for (uint32_t i = 0; i < p.size(); ++i) {
+        const EvIndex ev = static_cast<EvIndex>(i);
+        PlaneRow& r = out[p.plane(ev)];
+        r.tx_bytes += p.counters(ev).sent_bytes;
+        r.acked_bytes += p.counters(ev).acked_bytes;
+        r.lost += p.counters(ev).lost;
+        r.bad += p.state(ev) == EvState::AssumedBad;
+    }
+    return out;
+}
+ConnectionSnapshot snapshot(const Connection& c, const Destination& d, bool with_paths) {
+    ConnectionSnapshot s;
+    s.exists = true;
+    s.sender = c.sender().counters();
+    s.receiver = c.receiver().counters();
+    s.probes = c.probes();
+    s.inflight_bytes = c.sender().inflight_bytes();
+    s.srtt_ns = c.sender().round_trip().srtt_ns;
+    s.rttvar_ns = c.sender().round_trip().var_ns;
+    s.retries = c.sender().retries();
+    s.posted = c.sender().queue().posted();
+    s.completed = c.completed_messages();
+    s.inferred_down = c.planes_inferred_down();
+    s.congestion = congestion_row(d);
+    s.planes = plane_rows(c);
+    if (with_paths) s.paths = path_rows(c.paths());
+    return s;
+}
+
+nb::dict sender_dict(const ConnectionSnapshot& c) {
+    const SenderCounters& s = c.sender;
     nb::dict d;
     d["tx_packets"] = s.packets;
     d["tx_bytes"] = s.bytes;
@@ -44,20 +137,19 @@ nb::dict sender_stats(const Connection& c) {
     d["nacks_received"] = s.nacks;
     d["acks_received"] = s.acks;
     d["invalid_sacks"] = s.invalid_sacks;
-    d["inflight_bytes"] = c.sender().inflight_bytes();
-    d["srtt_ns"] = c.sender().round_trip().srtt_ns;
-    d["rttvar_ns"] = c.sender().round_trip().var_ns;
-    d["retries"] = c.sender().retries();
-    d["posted"] = c.sender().queue().posted();
-    d["completed"] = c.completed_messages();
-    d["probes_sent"] = c.probes().sent;
-    d["probes_answered"] = c.probes().answered;
-    d["probes_lost"] = c.probes().lost;
-    d["planes_inferred_down"] = c.planes_inferred_down();
+    d["inflight_bytes"] = c.inflight_bytes;
+    d["srtt_ns"] = c.srtt_ns;
+    d["rttvar_ns"] = c.rttvar_ns;
+    d["retries"] = c.retries;
+    d["posted"] = c.posted;
+    d["completed"] = c.completed;
+    d["probes_sent"] = c.probes.sent;
+    d["probes_answered"] = c.probes.answered;
+    d["probes_lost"] = c.probes.lost;
+    d["planes_inferred_down"] = c.inferred_down;
     return d;
 }
-void add_receiver_stats(const Connection& c, nb::dict& d) {
-    const ReceiverCounters& r = c.receiver().counters();
+void add_receiver(const ReceiverCounters& r, nb::dict& d) {
     d["rx_packets"] = r.packets;
     d["rx_bytes"] = r.bytes;
     d["duplicates"] = r.duplicates;
@@ -71,78 +163,78 @@ void add_receiver_stats(const Connection& c, nb::dict& d) {
     d["nacks_sent"] = r.nacks_sent;
     d["acks_sent"] = r.acks_sent;
 }
-nb::dict congestion_stats(const Destination& t) {
+nb::dict congestion_dict(const CongestionRow& c) {
     nb::dict d;
-    d["cwnd_bytes"] = t.cc.cwnd_bytes();
-    d["max_cwnd_bytes"] = t.cc.max_cwnd_bytes();
-    d["inflight_bytes"] = t.cc.inflight_bytes();
-    d["base_rtt_ns"] = t.cc.base_rtt_ns();
-    d["avg_delay_ns"] = t.cc.avg_delay_ns();
-    d["quick_adapts"] = t.cc.quick_adapts();
-    d["rate_bytes_per_s"] = t.cc.rate_bytes_per_s();
-    d["remote_ports"] = t.remote_ports;
+    d["cwnd_bytes"] = c.cwnd_bytes;
+    d["max_cwnd_bytes"] = c.max_cwnd_bytes;
+    d["inflight_bytes"] = c.inflight_bytes;
+    d["base_rtt_ns"] = c.base_rtt_ns;
+    d["avg_delay_ns"] = c.avg_delay_ns;
+    d["quick_adapts"] = c.quick_adapts;
+    d["rate_bytes_per_s"] = c.rate_bytes_per_s;
+    d["remote_ports"] = c.remote_ports;
     return d;
 }
-nb::list path_stats(const Connection& c) {
+nb::list path_list(const std::vector<PathRow>& rows) {
     nb::list out;
-    const PathSet& p = c.paths();
-    for (uint32_t i = 0; i < p.size(); ++i) {
-        const EvIndex ev = static_cast<EvIndex>(i);
-        const EvCounters& k = p.counters(ev);
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const PathRow& r = rows[i];
         nb::dict d;
         d["ev"] = i;
-        d["plane"] = p.plane(ev);
-        d["local_port"] = p.value(ev).local_port;
-        d["remote_port"] = p.value(ev).remote_port;
-        d["source"] = p.value(ev).source;
-        d["value"] = p.value(ev).value;
-        d["state"] = static_cast<uint32_t>(p.state(ev));
-        d["active"] = p.is_active(ev);
-        d["tx_packets"] = k.sent_packets;
-        d["tx_bytes"] = k.sent_bytes;
-        d["acked_bytes"] = k.acked_bytes;
-        d["lost"] = k.lost;
-        d["ecn"] = k.ecn;
-        d["trims"] = k.trims;
-        d["condemned"] = k.condemned;
-        d["restores"] = k.restores;
-        d["rtt_ns"] = p.ev_rtt_ns(ev);
+        d["plane"] = r.plane;
+        d["local_port"] = r.value.local_port;
+        d["remote_port"] = r.value.remote_port;
+        d["source"] = r.value.source;
+        d["value"] = r.value.value;
+        d["state"] = r.state;
+        d["active"] = r.active;
+        d["tx_packets"] = r.counters.sent_packets;
+        d["tx_bytes"] = r.counters.sent_bytes;
+        d["acked_bytes"] = r.counters.acked_bytes;
+        d["lost"] = r.counters.lost;
+        d["ecn"] = r.counters.ecn;
+        d["trims"] = r.counters.trims;
+        d["condemned"] = r.counters.condemned;
+        d["restores"] = r.counters.restores;
+        d["rtt_ns"] = r.rtt_ns;
         out.append(d);
     }
     return out;
 }
-nb::list plane_stats(const Connection& c) {
+nb::list plane_list(const std::vector<PlaneRow>& rows) {
     nb::list out;
-    const PathSet& p = c.paths();
-    std::vector<uint64_t> bytes(c.num_planes()), acked(c.num_planes()), lost(c.num_planes()), bad(c.num_planes());
-    for (uint32_t i = 0; i < p.size(); ++i) {
-        const EvIndex ev = static_cast<EvIndex>(i);
-        bytes[p.plane(ev)] += p.counters(ev).sent_bytes;
-        acked[p.plane(ev)] += p.counters(ev).acked_bytes;
-        lost[p.plane(ev)] += p.counters(ev).lost;
-        bad[p.plane(ev)] += p.state(ev) == EvState::AssumedBad;
-    }
-    for (uint32_t k = 0; k < c.num_planes(); ++k) {
-        const uint8_t plane = static_cast<uint8_t>(k);
+    for (size_t k = 0; k < rows.size(); ++k) {
+        const PlaneRow& r = rows[k];
         nb::dict d;
         d["plane"] = k;
-        d["local_port"] = c.link(plane).local_port;
-        d["remote_port"] = c.link(plane).remote_port;
-        d["usable"] = (p.plane_mask() >> k & 1) != 0;
-        d["down"] = p.plane_down(plane);
-        d["active_evs"] = p.active_count(plane);
-        d["good_evs"] = p.good_count(plane);
-        d["bad_evs"] = bad[k];
-        d["tx_bytes"] = bytes[k];
-        d["acked_bytes"] = acked[k];
-        d["lost"] = lost[k];
-        d["inflight_bytes"] = p.plane_inflight(plane);
-        d["weight"] = p.plane_weight(plane);
-        d["rtt_ns"] = p.plane_rtt_ns(plane);
+        d["local_port"] = r.link.local_port;
+        d["remote_port"] = r.link.remote_port;
+        d["usable"] = r.usable;
+        d["down"] = r.down;
+        d["active_evs"] = r.active;
+        d["good_evs"] = r.good;
+        d["bad_evs"] = r.bad;
+        d["tx_bytes"] = r.tx_bytes;
+        d["acked_bytes"] = r.acked_bytes;
+        d["lost"] = r.lost;
+        d["inflight_bytes"] = r.inflight_bytes;
+        d["weight"] = r.weight;
+        d["rtt_ns"] = r.rtt_ns;
         out.append(d);
     }
     return out;
 }
+
+/// Counts the Python threads inside a call that waits. Its end comes after the thread holds the GIL again.
+class Inside {
+public:
+    explicit Inside(std::atomic<int>& n) : n_(n) { ++n_; }
+    ~Inside() { --n_; }
+    Inside(const Inside&) = delete;
+
+private:
+    std::atomic<int>& n_;
+};
 
 class PyEndpoint {
 public:
@@ -231,16 +323,19 @@ public:
                            static_cast<uint32_t>(immediate));
     }
     int wait_completion(uint32_t i, uint64_t number, uint64_t timeout_ns) {
+        Inside in(inside_);
         nb::gil_scoped_release r;
         return static_cast<int>(loop_->wait_completion(i, number, timeout_ns));
     }
     std::pair<int, uint32_t> wait_immediate(uint32_t i, uint64_t timeout_ns) {
+        Inside in(inside_);
         nb::gil_scoped_release r;
         uint32_t value = 0;
         const int result = static_cast<int>(loop_->wait_immediate(i, value, timeout_ns));
         return {result, value};
     }
     uint64_t wait_change(uint64_t seen, uint64_t timeout_ns) {
+        Inside in(inside_);
         nb::gil_scoped_release r;
         return loop_->wait_change(seen, timeout_ns);
     }
@@ -277,49 +372,61 @@ public:
     }
 
     nb::dict connection_stats(uint32_t i, bool with_paths) {
-        nb::dict out;
-        // The lock is held only briefly and never while the loop waits for the GIL, so building dicts under it is safe.
-        loop_->with_core([&](EndpointCore& core, uint64_t) {
-            Connection* c = core.connection(i);
-            if (!c) return 0;
-            out = sender_stats(*c);
-            add_receiver_stats(*c, out);
-            out["congestion"] = congestion_stats(*core.destination(i));
-            out["planes"] = plane_stats(*c);
-            if (with_paths) out["paths"] = path_stats(*c);
-            return 0;
-        });
+        ConnectionSnapshot s;
+        {
+            nb::gil_scoped_release r;
+            loop_->with_core([&](EndpointCore& core, uint64_t) {
+                if (Connection* c = core.connection(i)) s = snapshot(*c, *core.destination(i), with_paths);
+                return 0;
+            });
+        }
+        if (!s.exists) return {};
+        nb::dict out = sender_dict(s);
+        add_receiver(s.receiver, out);
+        out["congestion"] = congestion_dict(s.congestion);
+        out["planes"] = plane_list(s.planes);
+        if (with_paths) out["paths"] = path_list(s.paths);
         return out;
     }
     nb::dict stats() {
+        EventLoop::LoopCounters l;
+        EndpointCounters k;
+        uint64_t cpu_ns = 0, local_ports = 0;
+        uint32_t num_ports = 0;
+        {
+            nb::gil_scoped_release r;
+            l = loop_->loop_counters();
+            cpu_ns = loop_->thread_cpu_ns();
+            loop_->with_core([&](EndpointCore& core, uint64_t) {
+                k = core.counters();
+                local_ports = core.local_ports();
+                num_ports = core.config().num_ports;
+                return 0;
+            });
+        }
         nb::dict out;
-        const EventLoop::LoopCounters l = loop_->loop_counters();
-        out["thread_cpu_ns"] = loop_->thread_cpu_ns();
-        loop_->with_core([&](EndpointCore& core, uint64_t) {
-            const EndpointCounters& k = core.counters();
-            out["rx_datagrams"] = k.rx_datagrams;
-            out["rx_bytes"] = k.rx_bytes;
-            out["tx_packets"] = k.tx_packets;
-            out["tx_bytes"] = k.tx_bytes;
-            out["tx_bursts"] = k.tx_bursts;
-            out["unknown_qpn"] = k.unknown_qpn;
-            out["port_updates"] = k.port_updates;
-            out["receive_overflow"] = k.receive_overflow;
-            nb::dict rejected;
-            for (uint32_t r = 1; r < static_cast<uint32_t>(wire::DecodeResult::Count); ++r)
-                rejected[wire::name(static_cast<wire::DecodeResult>(r))] = k.rejected[r];
-            out["rejected"] = rejected;
-            nb::list ports;
-            for (uint32_t p = 0; p < core.config().num_ports; ++p) {
-                nb::dict d;
-                d["tx_bytes"] = k.port_tx_bytes[p];
-                d["rx_bytes"] = k.port_rx_bytes[p];
-                d["up"] = (core.local_ports() >> p & 1) != 0;
-                ports.append(d);
-            }
-            out["ports"] = ports;
-            return 0;
-        });
+        out["thread_cpu_ns"] = cpu_ns;
+        out["rx_datagrams"] = k.rx_datagrams;
+        out["rx_bytes"] = k.rx_bytes;
+        out["tx_packets"] = k.tx_packets;
+        out["tx_bytes"] = k.tx_bytes;
+        out["tx_bursts"] = k.tx_bursts;
+        out["unknown_qpn"] = k.unknown_qpn;
+        out["port_updates"] = k.port_updates;
+        out["receive_overflow"] = k.receive_overflow;
+        nb::dict rejected;
+        for (uint32_t r = 1; r < static_cast<uint32_t>(wire::DecodeResult::Count); ++r)
+            rejected[wire::name(static_cast<wire::DecodeResult>(r))] = k.rejected[r];
+        out["rejected"] = rejected;
+        nb::list ports;
+        for (uint32_t p = 0; p < num_ports; ++p) {
+            nb::dict d;
+            d["tx_bytes"] = k.port_tx_bytes[p];
+            d["rx_bytes"] = k.port_rx_bytes[p];
+            d["up"] = (local_ports >> p & 1) != 0;
+            ports.append(d);
+        }
+        out["ports"] = ports;
         out["loop_iterations"] = l.iterations;
         out["loop_sleeps"] = l.sleeps;
         out["send_blocked"] = l.send_blocked;
@@ -340,14 +447,25 @@ public:
                              static_cast<uint8_t>(e.event.state), e.event.drop_count);
         return out;
     }
+    /// Returns once no thread is inside a wait any more: an interpreter that ends would kill it there, in C++ frames.
     void close() {
         nb::gil_scoped_release r;
         loop_->close();
+        for (int n = 0; inside_ && n < kLeaveTries; ++n) ::usleep(kLeaveInterval_us);
     }
     bool is_closed() const { return loop_->is_closed(); }
+    /// In a forked child: lets go of the parent's sockets. Everything else of the loop stays as the fork found it.
+    void abandon() { loop_->close_descriptors(); }
+    ~PyEndpoint() {
+        if (!loop_->owns_process()) (void)loop_.release();  // its lock may be held by a thread that does not exist here
+    }
+    PyEndpoint(const PyEndpoint&) = delete;
 
 private:
+    static constexpr int kLeaveTries = 10'000, kLeaveInterval_us = 200;  // two seconds at most
+
     std::unique_ptr<EventLoop> loop_;
+    std::atomic<int> inside_{0};
     CounterRng rng_;
 };
 
@@ -447,5 +565,6 @@ void bind_endpoint(nb::module_& m) {
         .def("stats", &PyEndpoint::stats)
         .def("take_path_events", &PyEndpoint::take_path_events)
         .def("close", &PyEndpoint::close)
+        .def("abandon", &PyEndpoint::abandon)
         .def_prop_ro("is_closed", &PyEndpoint::is_closed);
 }

@@ -43,22 +43,27 @@ class EventLoop {
 public:
     explicit EventLoop(const LoopConfig& c)
         : config_(c), core_(c.core), peers_(c.core.max_connections), owner_pid_(::getpid()) {
-        epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
-        wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (epoll_fd_ < 0 || wake_fd_ < 0 || timer_fd_ < 0)
+        epoll_fd_.fd = ::epoll_create1(EPOLL_CLOEXEC);
+        wake_fd_.fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        timer_fd_.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (epoll_fd_.fd < 0 || wake_fd_.fd < 0 || timer_fd_.fd < 0)
             throw std::system_error(errno, std::generic_category(), "cannot create the event loop's descriptors");
-        watch(wake_fd_, kWakeTag);
-        watch(timer_fd_, kTimerTag);
+        watch(wake_fd_.fd, kWakeTag);
+        watch(timer_fd_.fd, kTimerTag);
         for (uint32_t p = 0; p < c.ports.size(); ++p) open_port(p);
         thread_ = new std::thread([this] { run(); });
     }
     EventLoop(const EventLoop&) = delete;
     ~EventLoop() {
         close();
-        if (::getpid() == owner_pid_) delete thread_;  // a forked child has no such thread to delete
-        for (int fd : {epoll_fd_, wake_fd_, timer_fd_})
-            if (fd >= 0) ::close(fd);
+        delete thread_;
+    }
+    /// False in a forked child. There the loop has no thread, its lock may be held for ever, and destroying it may wait
+    /// for waiters that do not exist: the child may only call close_descriptors().
+    bool owns_process() const noexcept { return ::getpid() == owner_pid_; }
+    void close_descriptors() noexcept {
+        ports_.clear();
+        for (Descriptor* d : {&epoll_fd_, &wake_fd_, &timer_fd_}) d->close();
     }
 
     static uint64_t now_ns() noexcept {
@@ -69,13 +74,12 @@ public:
 
     /// Tells peers, lets the last packets out, ends the thread. Waiters return Closed. Safe to call twice.
     void close() {
-        if (::getpid() != owner_pid_) return;
         {
             Guard g(*this);
             if (closed_) return;
             const uint64_t now = now_ns();
             for (uint32_t k = 0; k < core_.num_active(); ++k) core_.say_closed(now, core_.active(k));
-            transmit(now, kMaxBursts);
+            transmit(now, kMaxBursts + 2 * core_.num_active());  // served in turn, so that every peer hears of it
             closed_ = true;
         }
         wake();
@@ -111,7 +115,9 @@ public:
         transmit(now, kMaxBursts);
         clear_backlog(i);
         core_.close_connection(now, i);
+        const uint64_t epoch = peers_[i].epoch + 1;
         peers_[i] = Peer{};
+        peers_[i].epoch = epoch;
         changed_.notify_all();
     }
     void abort_connection(uint32_t i) {
@@ -162,8 +168,9 @@ public:
 
     /// Waits until write `number` of connection `i` is confirmed.
     WaitResult wait_completion(uint32_t i, uint64_t number, uint64_t timeout_ns) {
+        uint64_t epoch = kNever;
         return wait(timeout_ns, [&](WaitResult& r) {
-            Connection* c = core_.connection(i);
+            Connection* c = waited_for(i, epoch);
             if (!c) return r = WaitResult::Closed, true;
             if (c->completed_messages() > number) return r = WaitResult::Ready, true;
             if (!c->is_open()) return r = WaitResult::Failed, true;
@@ -171,8 +178,9 @@ public:
         });
     }
     WaitResult wait_immediate(uint32_t i, uint32_t& value, uint64_t timeout_ns) {
+        uint64_t epoch = kNever;
         return wait(timeout_ns, [&](WaitResult& r) {
-            Connection* c = core_.connection(i);
+            Connection* c = waited_for(i, epoch);
             if (!c) return r = WaitResult::Closed, true;
             if (c->receiver().pop_immediate(value)) return r = WaitResult::Ready, true;
             if (!c->is_open()) return r = WaitResult::Failed, true;
@@ -208,7 +216,8 @@ public:
     uint32_t sources_per_port() const noexcept { return config_.sources_per_port; }
     uint16_t source_port(uint32_t p, uint32_t source) const { return ports_[p].source_ports[source]; }
     int receive_buffer_bytes(uint32_t p) const noexcept { return ports_[p].main.receive_buffer_bytes(); }
-    uint64_t thread_cpu_ns() const noexcept {
+    uint64_t thread_cpu_ns() {
+        Guard g(*this);  // close() joins the thread only after it has set closed_ under this lock
         clockid_t id;
         timespec t{};
         if (closed_ || pthread_getcpuclockid(thread_->native_handle(), &id) != 0) return 0;
@@ -231,6 +240,16 @@ private:
     static constexpr int kSendWait_ms = 2;             // a full send queue drains within this on any real line
     static constexpr size_t kMaxPathEvents = 4096;     // kept for the controller; the oldest go first
 
+    struct Descriptor {
+        int fd = -1;
+        Descriptor() = default;
+        Descriptor(const Descriptor&) = delete;
+        ~Descriptor() { close(); }
+        void close() noexcept {
+            if (fd >= 0) ::close(fd);
+            fd = -1;
+        }
+    };
     struct Port {
         UdpSocket main;
         std::vector<UdpSocket> extra;
@@ -242,6 +261,7 @@ private:
         std::vector<SocketAddress> addresses;
         std::deque<WriteRequest> backlog;  // posted beyond the send queue
         uint64_t posted = 0;
+        uint64_t epoch = 0;  // connections that had this slot before
     };
     /// Takes the lock and lets the loop know that somebody wants it: a plain mutex would let the loop win every race.
     class Guard {
@@ -262,7 +282,7 @@ private:
         epoll_event e{};
         e.events = EPOLLIN;
         e.data.u64 = tag;
-        if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) < 0)
+        if (::epoll_ctl(epoll_fd_.fd, EPOLL_CTL_ADD, fd, &e) < 0)
             throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
     }
     void open_port(uint32_t p) {
@@ -279,7 +299,7 @@ private:
     }
     void wake() noexcept {
         const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+        [[maybe_unused]] const ssize_t n = ::write(wake_fd_.fd, &one, sizeof one);
     }
 
     template <class Ready>
@@ -304,6 +324,11 @@ private:
         return r;
     }
 
+    // The slot may get another connection while somebody waits for the one before: `epoch` tells them apart.
+    Connection* waited_for(uint32_t i, uint64_t& epoch) noexcept {
+        if (epoch == kNever) epoch = peers_[i].epoch;
+        return peers_[i].epoch == epoch ? core_.connection(i) : nullptr;
+    }
     void enqueue(uint32_t i, const WriteRequest& r) {
         Peer& peer = peers_[i];
         if (!peer.backlog.empty() || !core_.post(now_ns(), i, r)) peer.backlog.push_back(r);
@@ -342,7 +367,7 @@ private:
         itimerspec spec{};
         spec.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000ull);
         spec.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000ull);
-        ::timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &spec, nullptr);
+        ::timerfd_settime(timer_fd_.fd, TFD_TIMER_ABSTIME, &spec, nullptr);
     }
 
     // ---- the thread ------------------------------------------------------------------------------------------------------
@@ -389,12 +414,12 @@ private:
 
     void sleep() noexcept {
         epoll_event events[8];
-        const int n = ::epoll_wait(epoll_fd_, events, 8, -1);
+        const int n = ::epoll_wait(epoll_fd_.fd, events, 8, -1);
         for (int k = 0; k < n; ++k) {
             if (events[k].data.u64 != kWakeTag && events[k].data.u64 != kTimerTag) continue;
             uint64_t ignored;
             [[maybe_unused]] const ssize_t r =
-                ::read(events[k].data.u64 == kWakeTag ? wake_fd_ : timer_fd_, &ignored, sizeof ignored);
+                ::read(events[k].data.u64 == kWakeTag ? wake_fd_.fd : timer_fd_.fd, &ignored, sizeof ignored);
         }
     }
 
@@ -462,7 +487,7 @@ private:
     ReceiveBatch batch_;
     TxBurst burst_;
     std::deque<PathEvent> path_events_;
-    int epoll_fd_ = -1, wake_fd_ = -1, timer_fd_ = -1;
+    Descriptor epoll_fd_, wake_fd_, timer_fd_;
     pid_t owner_pid_;
     std::mutex mutex_;
     std::condition_variable changed_;
