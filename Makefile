@@ -11,7 +11,7 @@ ARGS   ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
-PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 SAY  := @printf '\033[1m%s\033[0m\n'
 
 NATIVE  := $(shell find native CMakeLists.txt -type f -not -path '*/.*')
