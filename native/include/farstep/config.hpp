@@ -19,12 +19,15 @@ inline constexpr uint32_t kNominalOverhead_bytes = 48;
 inline constexpr uint64_t kMaxMessage_bytes = 1ull << 30;
 
 struct ReliabilityConfig {
-    uint64_t rto_base_ns = 16'777'216;     // 1.024 us * 2^14: above what a busy two-core host needs to answer
+    uint64_t rto_base_ns = 67'108'864;     // 1.024 us * 2^16: above what an overloaded host needs to answer
     uint64_t rto_max_ns = 2'000'000'000;   // back-off stops here, so that a healed path is noticed within two seconds
     uint32_t linear_count = 3;             // timeouts at the base value before doubling (MRC §5.2)
     uint32_t exponential_count = 16;       // further timeouts before the retry budget is spent; 25 = without end
-    uint64_t loss_slack_min_ns = 2'000'000;  // least time a packet may be late before another path's news condemns it
+    uint64_t loss_slack_min_ns = 3'000'000;  // least time a packet may be late before another path's news condemns it
     uint64_t initial_rtt_ns = 1'000'000;   // until the first sample
+    // Silence of a peer after which it is asked for a sign of life; a peer that stays silent for the whole retry budget
+    // is given up even when nothing is being sent to it. 0: never asked.
+    uint64_t keepalive_ns = 1'000'000'000;
 };
 
 struct ConnectionConfig {

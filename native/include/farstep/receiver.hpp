@@ -81,6 +81,20 @@ public:
         return Placement::Placed;
     }
 
+    /// Where the payload may be copied while its checksum is still being computed; null if it must wait. Only for a packet
+    /// that carries on exactly where the last one ended: its headers then say nothing we did not know, the bytes belong to
+    /// a message that cannot be complete, and if the checksum fails they are sent again anyway.
+    uint8_t* landing(const wire::Packet& p, const RegionTable& regions) const noexcept {
+        const Stream& s = stream_;
+        const bool carries_on = p.bth.psn == ((s.psn + 1) & wire::kPsnMask) && p.reth.va == s.next_va &&
+                                p.reth.rkey == s.rkey && p.reth.dma_length_bytes == s.length_bytes && p.meth.msn == s.msn;
+        if (!carries_on || wire::starts_message(p.bth.opcode) || p.payload_bytes > mtu_bytes_) return nullptr;
+        const uint64_t psn = expand24(p.bth.psn, expected_);
+        if (psn < expected_ || psn >= expected_ + window_ || (flags_[psn & mask_] & kReceived)) return nullptr;
+        uint8_t* target = nullptr;
+        return regions.check(p.reth.rkey, p.reth.va, p.payload_bytes, target) == RegionCheck::Ok ? target : nullptr;
+    }
+
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
         ++counters_.trimmed;
         const uint64_t psn = expand24(p.bth.psn, expected_);
@@ -145,6 +159,11 @@ private:
     static constexpr uint32_t kMinSackCharge_bytes = 1024;  // UET: small packets count at least this much
     static constexpr uint32_t kMaxProbeReplies = 16;
 
+    struct Stream {  // the packet accepted last
+        uint32_t psn = 0, rkey = 0, length_bytes = 0;
+        uint16_t msn = 0;
+        uint64_t next_va = 0;
+    };
     struct Trigger {
         uint64_t psn;
         uint32_t entropy;
@@ -188,6 +207,7 @@ private:
             ++imm_held_;
         }
         flag(psn) = f;
+        stream_ = {p.bth.psn, p.reth.rkey, p.reth.dma_length_bytes, p.meth.msn, p.reth.va + p.payload_bytes};
         if (psn > max_received_) max_received_ = psn;
         if (psn != expected_) {
             ++ooo_;
@@ -336,6 +356,7 @@ private:
     bool first_seen_ = false, sack_due_ = false, ack_pending_ = false;
     uint8_t penalty_ = 0;
     uint64_t penalty_until_ = 0;
+    Stream stream_;
     Trigger last_{}, triggers_[kMaxSackTriggers]{};
     PendingNack nacks_[kMaxNacks]{};
     PendingProbe probes_[kMaxProbeReplies]{};

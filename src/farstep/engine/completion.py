@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from farstep.engine.connection import Connection
 
 __all__ = ["Completion", "CompletionDispatcher"]
+
+_log = logging.getLogger("farstep.engine")
+_BUSY_WAIT_NS = 20_000_000  # every completion wakes the thread; this bounds the wait for a close that does not
+_IDLE_WAIT_NS = 250_000_000
 
 
 class Completion:
@@ -55,7 +61,10 @@ class Completion:
         return self._failure
 
     def add_done_callback(self, callback: Callable[[Completion], Any]) -> None:
-        """Calls `callback(self)` once the write has ended, from a thread of the endpoint; at once if it has."""
+        """Calls `callback(self)` once the write has ended, from a thread of the endpoint; at once if it has.
+
+        What a callback raises is logged (logger `farstep.engine`) and goes no further.
+        """
         if self.done():
             callback(self)
         else:
@@ -64,6 +73,7 @@ class Completion:
     def future(self) -> Future[None]:
         """Returns a standard future that ends with the write."""
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()  # bytes under way cannot be called back
 
         def finish(completion: Completion) -> None:
             failure = completion.exception()
@@ -80,44 +90,70 @@ class Completion:
 
 
 class CompletionDispatcher:
-    """Calls back for completions. Its thread starts with the first callback and ends when none is left."""
+    """Calls back for completions. Its thread starts with the first callback and ends some time after the last."""
 
     _LINGER_S = 5.0  # how long the thread waits for another callback before it ends
 
     def __init__(self, native: NativeEndpoint) -> None:
         self._native = native
         self._lock = threading.Lock()
-        self._pending: list[tuple[Completion, Callable[[Completion], Any]]] = []
+        self._pending: list[_Pending] = []
         self._thread: threading.Thread | None = None
 
     def add(self, completion: Completion, callback: Callable[[Completion], Any]) -> None:
         """Registers a callback."""
+        entry = _Pending(completion, callback)
         with self._lock:
-            self._pending.append((completion, callback))
+            self._pending.append(entry)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="farstep-completions", daemon=True)
                 self._thread.start()
+        if completion.done():  # it may have ended after the thread last looked
+            with self._lock:
+                is_ours = entry in self._pending
+                if is_ours:
+                    self._pending.remove(entry)
+            if is_ours:
+                entry.call()
 
     def _run(self) -> None:
-        seen = 0
-        idle_s = 0.0
+        seen, idle_since_s = 0, time.monotonic()
         while True:
+            finished = self._take_finished()
+            for entry in finished:
+                entry.call()
+            now_s = time.monotonic()
             with self._lock:
-                pending, self._pending = self._pending, []
-                if not pending and idle_s >= self._LINGER_S:
+                is_idle = not self._pending
+                if not is_idle:
+                    idle_since_s = now_s
+                elif self._native.is_closed or now_s - idle_since_s >= self._LINGER_S:
                     self._thread = None
                     return
-            remaining = [(c, f) for c, f in pending if not c.done()]
-            finished = [(c, f) for c, f in pending if c.done() and (c, f) not in remaining]
-            with self._lock:
-                self._pending = remaining + self._pending
-            for completion, callback in finished:
-                callback(completion)
-            wait_s = 0.02 if remaining else 0.25
-            idle_s = 0.0 if pending else idle_s + wait_s
-            seen = self._native.wait_change(seen, int(wait_s * 1e9))
-            if self._native.is_closed and not self._pending:
-                with self._lock:
-                    if not self._pending:
-                        self._thread = None
-                        return
+            del finished  # nothing of a finished write may outlive it here
+            seen = self._native.wait_change(seen, _IDLE_WAIT_NS if is_idle else _BUSY_WAIT_NS)
+
+    def _take_finished(self) -> list[_Pending]:
+        with self._lock:
+            pending = list(self._pending)
+        finished = [entry for entry in pending if entry.completion.done()]
+        with self._lock:
+            finished = [entry for entry in finished if entry in self._pending]
+            self._pending = [entry for entry in self._pending if entry not in finished]
+        return finished
+
+
+class _Pending:
+    """A callback that has not been called. Compared by identity: the same one may be registered twice."""
+
+    __slots__ = ("callback", "completion")
+
+    def __init__(self, completion: Completion, callback: Callable[[Completion], Any]) -> None:
+        self.completion = completion
+        self.callback = callback
+
+    def call(self) -> None:
+        try:
+            self.callback(self.completion)
+        except Exception:
+            _log.exception("a callback of a completion raised; the others go on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from farstep.engine.errors import (
 )
 from farstep.engine.opening import parameters_for
 from farstep.engine.stats import ConnectionStats
+from farstep.mrc.errors import InvalidFieldError, check_range
 
 if TYPE_CHECKING:
     from farstep.engine.completion import CompletionDispatcher
@@ -63,6 +65,7 @@ class Connection:
         self._is_closed = False
         self._abort_reason: str | None = None
         self._last_error = "none"
+        self._completed_at_close = 0
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +103,7 @@ class Connection:
         self._is_closed = True
         if not self._native.is_closed and self._endpoint._owns_process():
             self._last_error = self._native.connection_error(self._index)
-            self._native.close_connection(self._index)
+            self._completed_at_close = self._native.close_connection(self._index)
         self._endpoint._forget(self)
 
     # ---- data ------------------------------------------------------------------------------------------------------
@@ -128,17 +131,25 @@ class Connection:
             immediate: 32-bit number raised at the peer when everything up to here has arrived.
 
         Raises:
-            RegionError: a range lies outside its region, or the region is closed.
+            RegionError: a range lies outside its region, or the region is closed or another endpoint's.
             ConnectionFailed: the connection has failed.
             ConnectionAborted: the connection was given up.
             EndpointClosed: the endpoint is closed.
         """
         _check_range("region", offset_bytes, length_bytes, region.length_bytes)
         _check_range("remote region", remote_offset_bytes, length_bytes, remote.length_bytes)
-        if immediate is not None and not 0 <= immediate < 1 << 32:
-            raise RegionError(f"immediate = {immediate} is not valid; valid is 0 to {(1 << 32) - 1}")
-        if self._is_closed or not self._is_connected:
-            raise self._failure() if self._is_closed else self._error(EngineError, "it is not connected yet")
+        if immediate is not None:
+            check_range("immediate", immediate, 0, (1 << 32) - 1)
+        self._check_index()
+        if not self._is_connected:
+            raise self._error(EngineError, "it is not connected yet")
+        if region._endpoint is not self._endpoint:
+            raise self._error(
+                RegionError,
+                "the region to write from is closed"
+                if region.is_closed
+                else "the region to write from belongs to another endpoint; register the memory with this one",
+            )
         number = self._native.write(
             self._index,
             region.remote.rkey,
@@ -150,9 +161,7 @@ class Connection:
         )
         if number == _native.REJECTED:
             if region.is_closed:
-                raise RegionError(
-                    "the region to write from is closed", peer=self.peer_name, connection=repr(self)
-                )
+                raise self._error(RegionError, "the region to write from is closed")
             raise self._failure()
         return Completion(self, number)
 
@@ -165,7 +174,7 @@ class Connection:
             ConnectionAborted: the connection was given up.
             EndpointClosed: the endpoint is closed.
         """
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        end_s = _end_s(timeout_s)
         while True:
             result, value = self._native.wait_immediate(self._check_index(), _slice_ns(end_s))
             if result == _READY:
@@ -189,6 +198,7 @@ class Connection:
         return (
             self._is_connected
             and not self._is_closed
+            and self._endpoint._is_usable()
             and self._native.connection_error(self._index) == "none"
         )
 
@@ -206,7 +216,7 @@ class Connection:
     # ---- for Completion --------------------------------------------------------------------------------------------
 
     def _wait_completion(self, number: int, timeout_s: float | None) -> None:
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        end_s = _end_s(timeout_s)
         while True:
             result = self._native.wait_completion(self._check_index(), number, _slice_ns(end_s))
             if result == _READY:
@@ -214,8 +224,10 @@ class Connection:
             self._after_wait(result, end_s, timeout_s, "the end of a write")
 
     def _completion_state(self, number: int) -> tuple[bool, Exception | None]:
-        if self._is_closed or not self._endpoint._owns_process():
+        if not self._endpoint._owns_process():
             return True, self._failure()
+        if self._is_closed:
+            return True, None if number < self._completed_at_close else self._failure()
         result = self._native.wait_completion(self._index, number, 0)
         if result == _TIMED_OUT:
             return False, None
@@ -253,10 +265,18 @@ class Connection:
         return kind(cause, peer=self.peer_name, connection=repr(self))
 
 
+def _end_s(timeout_s: float | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if math.isnan(timeout_s):
+        raise InvalidFieldError("timeout_s", timeout_s, "a number of seconds, or None to wait without limit")
+    return time.monotonic() + timeout_s
+
+
 def _slice_ns(end_s: float | None) -> int:
     if end_s is None:
         return _SLICE_NS
-    return max(0, min(_SLICE_NS, int((end_s - time.monotonic()) * 1e9)))
+    return int(max(0.0, min(_SLICE_NS, (end_s - time.monotonic()) * 1e9)))
 
 
 def _check_range(name: str, offset: int, length: int, size: int) -> None:

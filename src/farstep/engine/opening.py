@@ -64,7 +64,19 @@ def parameters_for(
     p.seed = p.paths_seed = seed
     _set_paths(p, endpoint, links, random.Random(seed))
     _set_congestion(p, profile.congestion, _link_rate(own, peer, links))
+    if is_local(own, peer) and not p.max_cwnd_bytes:
+        # No line between the two, so the socket's queue is all that holds a window, in units twice the payload.
+        p.max_cwnd_bytes = max(sum(port.receive_buffer_bytes for port in peer.ports) // 4, 4 * mtu_bytes)
     return p
+
+
+def _is_loopback(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> bool:
+    return all(ipaddress.ip_address(port.host).is_loopback for end in (own, peer) for port in end.ports)
+
+
+def is_local(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> bool:
+    """Whether both ends are on this machine with nothing between them."""
+    return own.site == peer.site and _is_loopback(own, peer)
 
 
 def mtu_between(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> int:

@@ -109,11 +109,11 @@ class EndpointProfile:
     sack_threshold_bytes: int = 16_384
     ev: EvProfile = field(default_factory=lambda: EvProfile(active_per_plane=8, backup_per_plane=4))
     congestion: CongestionProfile = field(default_factory=CongestionProfile)
-    rto_base_ns: int = 16_777_216
+    rto_base_ns: int = 67_108_864
     rto_max_ns: int = 2_000_000_000
     linear_count: int = 3
     exponential_count: int = 16
-    loss_slack_min_ns: int = 2_000_000
+    loss_slack_min_ns: int = 3_000_000
     icrc: bool = True
     receive_buffer_bytes: int = 4 << 20
     send_buffer_bytes: int = 4 << 20
