@@ -81,7 +81,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, peer: int, peer_name: str, settings: LinkSettings) -> None:
         self.peer = peer
         self.settings = settings
-        self.connection: Connection = endpoint.create_connection(peer_name)
+        self.connection: Connection = endpoint.create_connection(peer_name=peer_name)
         self._inbox = allocate_pages(settings.inbox_bytes)
         self._outbox = allocate_pages(settings.inbox_bytes)
         self._inbox_region = endpoint.register(self._inbox)

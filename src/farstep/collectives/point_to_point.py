@@ -47,7 +47,7 @@ class _Channel:
         self._mesh = mesh
         self._peer = peer
         self._lock = threading.RLock()
-        self._connection: Connection = mesh.endpoint.create_connection(f"rank{peer}")
+        self._connection: Connection = mesh.endpoint.create_connection(peer_name=f"rank{peer}")
         size = INVITATIONS_MAX * _INVITATION.size
         self._inbox, self._outbox = allocate_pages(size), allocate_pages(size)
         self._inbox_region = mesh.endpoint.register(self._inbox)

@@ -220,25 +220,36 @@ class Run:
 
     # -- waiting --------------------------------------------------------------------------------------
 
+    def _is_awaited(self, state: _LinkState) -> bool:
+        """Whether the run cannot go on without a word from this peer: one that is through may have left."""
+        if state.received + len(state.link.arrivals) < len(state.receives):
+            return True
+        if state.sent == len(state.sends):
+            return False
+        access = state.sends[state.sent]
+        return self._turns[access.chunk] == access.turn
+
     def _wait(self, pending: list[_LinkState]) -> _LinkState:
         """Waits until one of the links has something new and takes it in."""
-        if len(pending) == 1:
-            state = pending[0]
+        awaited = [state for state in pending if self._is_awaited(state)]
+        assert awaited, "a plan whose accesses are ordered always waits for a peer"
+        if len(awaited) == 1:
+            state = awaited[0]
             remaining_s = self._task.deadline_s - time.monotonic()
             if remaining_s <= 0:
-                raise self._timeout(pending)
+                raise self._timeout(awaited)
             try:
                 state.link.on_immediate(state.link.connection.wait_immediate(remaining_s))
             except WaitTimeout as error:
-                raise self._timeout(pending) from error
+                raise self._timeout(awaited) from error
             return state
         while True:
-            for state in pending:
+            for state in awaited:
                 word = state.link.connection.poll_immediate()
                 if word is not None:
                     state.link.on_immediate(word)
                     return state
-            for state in pending:
+            for state in awaited:
                 try:
                     word = state.link.connection.wait_immediate(POLL_INTERVAL_S)
                 except WaitTimeout:
@@ -246,7 +257,7 @@ class Run:
                 state.link.on_immediate(word)
                 return state
             if time.monotonic() >= self._task.deadline_s:
-                raise self._timeout(pending)
+                raise self._timeout(awaited)
 
     def _timeout(self, pending: Sequence[_LinkState]) -> CommunicatorTimeout:
         waiting = [

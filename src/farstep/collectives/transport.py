@@ -78,7 +78,7 @@ class Endpoint(Protocol):
     def register(self, buffer: Any) -> Any:
         """Registers memory for reading and, by peers that know its key, writing."""
 
-    def create_connection(self, peer_name: str) -> Any:
+    def create_connection(self, *, peer_name: str = "") -> Any:
         """Makes a connection that is not yet connected."""
 
 

@@ -269,7 +269,7 @@ class MemoryEndpoint:
         """Registers memory."""
         return MemoryRegion(self._fabric, buffer)
 
-    def create_connection(self, peer_name: str = "") -> MemoryConnection:
+    def create_connection(self, *, peer_name: str = "") -> MemoryConnection:
         """Makes a connection that is not yet connected."""
         connection = MemoryConnection(self._fabric, self.name, peer_name)
         self._connections.append(connection)
