@@ -129,6 +129,7 @@ class UdpExit:
                 self._send_one_by_one(views, segment_bytes, tos)
             elif error.errno == errno.ECONNREFUSED:
                 # It answers an earlier datagram; this one was not tried at all.
+                self.undeliverable += 1
                 self._try_again(views, ancillary, count)
             else:
                 self._give_up(error, count)
