@@ -119,14 +119,14 @@ class Trainer:
         num_steps = self._config.run.steps
         held_out_loss = self._evaluate(0)
         steps, loss, goes_on = 0, None, True
-        with SynchronousPolicy(self._collective) as policy:
-            while goes_on and steps < num_steps:
-                report, goes_on = self._step(policy, steps)
-                steps, loss = steps + 1, report.loss
-                self._observer.on_step(report)
-                is_due = steps % self._config.run.eval_every_steps == 0 or steps == num_steps
-                if goes_on and is_due:
-                    held_out_loss = self._evaluate(steps)
+        policy = SynchronousPolicy(self._collective)
+        while goes_on and steps < num_steps:
+            report, goes_on = self._step(policy, steps)
+            steps, loss = steps + 1, report.loss
+            self._observer.on_step(report)
+            is_due = steps % self._config.run.eval_every_steps == 0 or steps == num_steps
+            if goes_on and is_due:
+                held_out_loss = self._evaluate(steps)
         return Outcome(
             steps=steps,
             is_interrupted=steps < num_steps,

@@ -22,7 +22,7 @@ from farstep.train.orders import Orders
 from farstep.train.rendezvous import open_store
 from farstep.train.state_hash import state_hash
 from farstep.train.trainer import StepReport, Trainer
-from farstep.train.transport import TRANSPORT_ERRORS, MrcCollective, connect
+from farstep.train.transport import TRANSPORT_ERRORS, MrcCollective
 
 __all__ = ["RANK_FAILED", "run_rank"]
 
@@ -107,7 +107,7 @@ class _Rank:
             held_out_fraction=config.data.held_out_fraction,
             context_bytes=config.model.context_bytes,
         )
-        with connect(config, rank, store, control) as collective:
+        with MrcCollective(config, rank, store, control) as collective:
             self.collective = collective
             if self.abort_reason is not None:
                 raise RunFailed(self.abort_reason)
@@ -120,7 +120,7 @@ class _Rank:
                 state_hash=state_hash(trainer.model, trainer.optimizer),
             )
             control.wait_answer(START_TIMEOUT_S)
-            with collective.sampling(control):
+            with collective.sampling():
                 outcome = trainer.run()
             control.send(
                 "done",

@@ -1,21 +1,17 @@
 """Every step is the mean over all replicas, and all apply it or none does.
 
-Buckets are reduced in a thread of their own while backward fills the next ones. When all are in,
-the ranks vote with one word on the same transport: the least vote wins, so one rank that cannot
-apply the step keeps all others from applying it, and one rank that was asked to stop stops all
-after the same step.
+Buckets are reduced in the background while backward fills the next ones. When all are in, the ranks
+vote with one word on the same transport: the least vote wins, so one rank that cannot apply the step
+keeps all others from applying it, and one rank that was asked to stop stops all after the same step.
 """
 
-import queue
-import threading
 import time
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 
 from farstep.train.buckets import Bucket
-from farstep.train.collective import Collective
+from farstep.train.collective import Collective, Pending
 
 __all__ = ["Decision", "SynchronousPolicy"]
 
@@ -36,8 +32,6 @@ class Decision:
 class SynchronousPolicy:
     """Reduces the gradient of every step over all ranks before it is applied.
 
-    Use as a context manager; the reducing thread ends with it.
-
     Args:
         collective: the ranks that hold a replica each.
     """
@@ -45,16 +39,11 @@ class SynchronousPolicy:
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
         self._vote = torch.zeros(1, dtype=torch.int32)
-        self._full: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
-        self._reduced: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._num_pending = 0
-        self._thread = threading.Thread(target=self._reduce, name="farstep-reduce", daemon=True)
-        self._thread.start()
+        self._pending: list[Pending] = []
 
     def bucket_ready(self, bucket: Bucket) -> None:
         """Starts to reduce a bucket; all ranks hand in the same buckets in the same order."""
-        self._num_pending += 1
-        self._full.put(bucket)
+        self._pending.append(self._collective.all_reduce(bucket.flat, "mean", background=True))
 
     def wait(self) -> int:
         """Waits until every bucket handed in holds the mean over all ranks.
@@ -66,12 +55,9 @@ class SynchronousPolicy:
             farstep.engine.EngineError: the network could not do it, or the collective was aborted.
         """
         began_ns = time.monotonic_ns()
-        failure: BaseException | None = None
-        while self._num_pending:
-            failure = self._reduced.get() or failure
-            self._num_pending -= 1
-        if failure is not None:
-            raise failure
+        pending, self._pending = self._pending, []
+        for operation in pending:
+            operation.wait()
         return time.monotonic_ns() - began_ns
 
     def vote(self, *, may_apply: bool, goes_on: bool) -> Decision:
@@ -80,23 +66,3 @@ class SynchronousPolicy:
         self._collective.all_reduce(self._vote, "min")
         word = int(self._vote[0])
         return Decision(is_committed=bool(word & _APPLY), goes_on=bool(word & _GO_ON))
-
-    def close(self) -> None:
-        """Ends the reducing thread after what it is doing now."""
-        self._full.put(None)
-        self._thread.join(timeout=5.0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _reduce(self) -> None:
-        while (bucket := self._full.get()) is not None:
-            try:
-                self._collective.all_reduce(bucket.flat, "mean")
-            except BaseException as error:  # carried to the training thread, which raises it
-                self._reduced.put(error)
-            else:
-                self._reduced.put(None)
