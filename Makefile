@@ -35,11 +35,9 @@ test-slow: $(READY) ## run the longer suites: many seeds, the whole demo, networ
 	$(BIN)/python -m pytest -m 'slow or netns' --timeout 900 $(ARGS)
 
 lint: $(READY) ## check style, types, what imports what, and tidiness
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy
-	$(BIN)/python tools/tidy.py
+	@failed=; for check in "ruff check ." "ruff format --check ." "lint-imports --no-cache" mypy "python tools/tidy.py"; do \
+	  echo "$$check"; $(BIN)/$$check || failed="$$failed, $$check"; \
+	done; test -z "$$failed" || { echo "error: not clean:$${failed#,}" >&2; exit 1; }
 
 bench: $(READY) ## measure, against other transports in the same run
 	$(BIN)/python -m pytest benchmarks -m bench --timeout 1800 -s $(ARGS)

@@ -60,13 +60,13 @@ def findings_in_python(path: Path, text: str) -> Iterator[str]:
     is_product = path.parts[0] == "src"
     may_print = not is_product or "cli" in path.parts
     for node in ast.walk(ast.parse(text, filename=str(path))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if num_lines > LINES_PER_FUNCTION_MAX:
-                excess = f"{num_lines} lines, at most {LINES_PER_FUNCTION_MAX}"
-                yield f"{path}:{node.lineno}: {node.name} has {excess}"
-        elif not may_print and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "print":
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if num_lines > LINES_PER_FUNCTION_MAX:
+                    excess = f"{num_lines} lines, at most {LINES_PER_FUNCTION_MAX}"
+                    yield f"{path}:{node.lineno}: {node.name} has {excess}"
+            case ast.Call(func=ast.Name(id="print")) if not may_print:
                 yield f"{path}:{node.lineno}: print belongs into farstep.cli"
 
 
