@@ -6,5 +6,6 @@
 
 from farstep.lab.client import EmulatorClient, EmulatorError
 from farstep.lab.emulator import Emulator
+from farstep.lab.standalone import run_emulator
 
-__all__ = ["Emulator", "EmulatorClient", "EmulatorError"]
+__all__ = ["Emulator", "EmulatorClient", "EmulatorError", "run_emulator"]

@@ -41,6 +41,7 @@ class EmulatorClient:
         self._next_id = 0
         self._connection = _Lines(control, timeout_s)
         self._subscription: _Lines | None = None
+        self._last_event = 0
 
     # -- operations ---------------------------------------------------------------------------------------
 
@@ -125,18 +126,22 @@ class EmulatorClient:
         return result
 
     def events(self, *, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """Returns the events since the last call (at first: all), waiting at most `timeout_s` for one."""
-        if self._subscription is None:
-            self._subscription = _Lines(self.control, self._timeout_s)
-            self._subscription.send({"op": "subscribe", "since": 0})
+        """Returns the events since the last call (at first: all), waiting at most `timeout_s` for one.
+
+        What a request brought about is included once the request has been answered.
+        """
         deadline = time.monotonic() + timeout_s
-        events: list[dict[str, Any]] = []
         while True:
-            left_s = 0.0 if events else max(0.0, deadline - time.monotonic())
-            messages = self._subscription.receive(left_s)
-            events += [message["event"] for message in messages if "event" in message]
-            if events or time.monotonic() >= deadline:
+            events: list[dict[str, Any]] = self.request("events", since=self._last_event)
+            left_s = deadline - time.monotonic()
+            if events:
+                self._last_event = events[-1]["number"]
+            if events or left_s <= 0:
                 return events
+            if self._subscription is None:
+                self._subscription = _Lines(self.control, self._timeout_s)
+                self._subscription.send({"op": "subscribe", "since": self._last_event})
+            self._subscription.receive(left_s)  # only tells that it is worth asking again
 
     def follow(self) -> Iterator[dict[str, Any]]:
         """Yields events as they happen, until the emulator ends."""

@@ -52,7 +52,7 @@ class ControlServer:
     def __init__(self, path: str, poller: Poller, handlers: Mapping[str, Handler]) -> None:
         self.path = path
         self._poller = poller
-        self._handlers = handlers
+        self._handlers = {**handlers, "events": self._since}
         self._clients: dict[int, _Client] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._num_events = 0
@@ -138,14 +138,16 @@ class ControlServer:
 
     def _subscribe(self, client: _Client, request: Mapping[str, Any]) -> int:
         """Sends the events after number `since` (0: all that are kept), then new ones as they happen."""
+        for event in self._since(request):
+            self._send(client, {"event": event})
+        client.is_subscribed = True
+        return self._num_events
+
+    def _since(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         since = request.get("since", 0)
         if not isinstance(since, int):
             raise RequestError(f"since = {since!r}: must be the number of an event")
-        client.is_subscribed = True
-        for event in self._events:
-            if event["number"] > since:
-                self._send(client, {"event": event})
-        return self._num_events
+        return [event for event in self._events if event["number"] > since]
 
     def _send(self, client: _Client, message: dict[str, Any]) -> None:
         client.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -131,7 +131,7 @@ def _spawn(network: EmulatedNetwork, control: str, listen_host: str) -> subproce
     searched = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         # -P: a file of the user's named like a standard module must not be imported instead of it.
-        [sys.executable, "-P", "-m", "farstep.lab.process"],
+        [sys.executable, "-P", "-m", "farstep.lab.spawned"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": searched},

@@ -1,24 +1,18 @@
 """The emulator's own process: one loop that forwards, runs the fault script and answers control requests.
 
-Started by `farstep.lab.Emulator` with its description on standard input; says on standard output, in one JSON
-line, that it is ready or why it is not. It ends on request, on SIGTERM, or when its parent dies.
+It ends on request, on SIGTERM, or when its parent dies.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from farstep.fabric import ConfigError, EmulatedNetwork, FaultScript, parse_fault
-from farstep.fabric.errors import describe_validation_error
+from farstep.fabric import EmulatedNetwork, FaultScript, parse_fault
 from farstep.lab.control import ControlServer, RequestError, Result
 from farstep.lab.forwarder import Forwarder
 from farstep.lab.poller import Poller
@@ -60,12 +54,22 @@ class EmulatorProcess:
         self._poller.add(self._timer.fd, self._timer.acknowledge)
         self.forwarder = Forwarder(network, self._poller, listen_host)
         self.control = ControlServer(control_path, self._poller, self._handlers())
-        self.script = ScriptClock(network, self.forwarder, self.control.publish)
+        self.script = ScriptClock(network, self.forwarder, self._publish)
+        self.on_event: Callable[[dict[str, Any]], None] | None = None
+        """Also told of every event."""
         self._parent_fd = self._watch_parent(parent_pid)
         self._signal_fds = self._watch_signals(ignores_interrupt=parent_pid is not None)
 
-    def run(self) -> None:
-        """Forwards until told to stop, then closes everything."""
+    def run(self, *, for_s: float | None = None) -> dict[str, Any]:
+        """Forwards until told to stop, then closes everything.
+
+        Args:
+            for_s: stops by itself after this many seconds.
+
+        Returns:
+            The final `stats`.
+        """
+        stop_ns = None if for_s is None else time.monotonic_ns() + round(for_s * 1e9)
         reduce_timer_slack()
         gc.collect()
         gc.freeze()
@@ -74,10 +78,13 @@ class EmulatorProcess:
         while not self._is_stopping:
             release_ns, script_ns = forwarder.next_due_ns, script.next_due_ns
             due_ns = release_ns
-            if script_ns is not None and (due_ns is None or script_ns < due_ns):
-                due_ns = script_ns
+            for other_ns in (script_ns, stop_ns):
+                if other_ns is not None and (due_ns is None or other_ns < due_ns):
+                    due_ns = other_ns
             if due_ns is not None:
                 now_ns = time.monotonic_ns()
+                if stop_ns is not None and stop_ns <= now_ns:
+                    break
                 if script_ns is not None and script_ns <= now_ns:
                     script.advance()
                 if release_ns is not None and release_ns <= now_ns:
@@ -86,13 +93,21 @@ class EmulatorProcess:
             timer.arm(due_ns)
             poller.wait()
             self._wakeups += 1
-        self._close()
+        stats = self.stats()
+        self.close()
+        return stats
 
     def stop(self) -> None:
         """Makes `run` return."""
         self._is_stopping = True
 
-    def _close(self) -> None:
+    def _publish(self, event: dict[str, Any]) -> None:
+        self.control.publish(event)
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def close(self) -> None:
+        """Gives everything back; `run` does so at its end."""
         self.forwarder.close()
         self.control.close()
         self._timer.close()
@@ -243,29 +258,3 @@ def _address(value: Any, key: str) -> Address:
         case [str(host), int(port)] if 0 <= port <= 65_535:
             return host, port
     raise RequestError(f"{key} = {value!r}: must be [host, port] with a port in 0..65535")
-
-
-def main() -> int:
-    """Reads the description from standard input and emulates; returns the exit status."""
-    try:
-        order = json.load(sys.stdin)
-        network = EmulatedNetwork.model_validate(order["network"])
-        process = EmulatorProcess(
-            network, order["control"], listen_host=order["listen_host"], parent_pid=order["parent_pid"]
-        )
-    except ValidationError as error:
-        return _refuse(describe_validation_error(error, "network"))
-    except (ConfigError, OSError) as error:
-        return _refuse(str(error))
-    print(json.dumps({"ok": True, "control": process.control.path}), flush=True)
-    process.run()
-    return 0
-
-
-def _refuse(message: str) -> int:
-    print(json.dumps({"ok": False, "error": message}), flush=True)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The program `farstep.lab.Emulator` starts.
+
+It reads its description from standard input and says on standard output, in one JSON line, that it is ready or
+why it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pydantic import ValidationError
+
+from farstep.fabric import ConfigError, EmulatedNetwork, describe_validation_error
+from farstep.lab.process import EmulatorProcess
+
+
+def main() -> int:
+    """Reads the description from standard input and emulates; returns the exit status."""
+    try:
+        order = json.load(sys.stdin)
+        network = EmulatedNetwork.model_validate(order["network"])
+        process = EmulatorProcess(
+            network, order["control"], listen_host=order["listen_host"], parent_pid=order["parent_pid"]
+        )
+    except ValidationError as error:
+        return _refuse(describe_validation_error(error, "network"))
+    except (ConfigError, OSError) as error:
+        return _refuse(str(error))
+    print(json.dumps({"ok": True, "control": process.control.path}), flush=True)
+    process.run()
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(json.dumps({"ok": False, "error": message}), flush=True)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
