@@ -89,9 +89,8 @@ class PathSet {
   void on_acked(uint64_t now, EvIndex ev, uint32_t bytes, bool rtt_valid, uint64_t rtt_ns) noexcept {
     Entry& e = entry(ev);
     e.counters.acked_bytes += bytes;
-    share_.on_left(e.plane, bytes);
-    share_.on_delivered(now, e.plane, bytes);
     if (rtt_valid) note_rtt(e, rtt_ns);
+    share_.on_delivered(now, e.plane, bytes);
     note_alive(now, e.plane);
   }
 
@@ -105,7 +104,7 @@ class PathSet {
   void on_trimmed(uint64_t now, EvIndex ev, bool last_hop, uint32_t bytes = 0) noexcept {
     Entry& e = entry(ev);
     ++e.counters.trims;
-    share_.on_left(e.plane, bytes);
+    share_.on_lost(e.plane, bytes);
     note_alive(now, e.plane);
     if (!last_hop) skip(now, ev);
   }
@@ -121,7 +120,7 @@ class PathSet {
     (void)timeout;
     Entry& e = entry(ev);
     ++e.counters.lost;
-    share_.on_left(e.plane, bytes);
+    share_.on_lost(e.plane, bytes);
     planes_[e.plane].health.on_loss(now);
     if (!(mask_ >> e.plane & 1)) return;   // explained by the plane being out
     ++e.blame;
@@ -229,8 +228,26 @@ class PathSet {
 
   uint64_t ev_rtt_ns(EvIndex ev) const noexcept { return entry(ev).rtt_ns; }
   uint64_t plane_rtt_ns(uint8_t plane) const noexcept { return planes_[plane].health.rtt_ns; }
+  // The smallest round trip of the slowest plane in use, for Nscc::set_longest_rtt. 0 = unknown.
+  uint64_t longest_rtt_ns() const noexcept {
+    uint64_t longest = 0;
+    for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1)
+      longest = std::max(longest, share_.min_rtt_ns(lowest(rest)));
+    return longest;
+  }
+  // How much longer this EV's plane is than the shortest one in use. Congestion control takes it off a round trip
+  // first, so that distance is not taken for a queue.
+  uint64_t detour_ns(EvIndex ev) const noexcept {
+    const uint64_t own = share_.min_rtt_ns(plane(ev));
+    uint64_t shortest = own;
+    for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1) {
+      const uint64_t rtt = share_.min_rtt_ns(lowest(rest));
+      if (rtt != 0 && rtt < shortest) shortest = rtt;
+    }
+    return own - shortest;
+  }
   int64_t plane_inflight(uint8_t plane) const noexcept { return share_.inflight(plane); }
-  // Share of the load, 0..1; 0 for a plane that is out or has no EV in service.
+  // Share of what is in flight, 0..1; 0 for a plane that is out or has no EV in service.
   double plane_weight(uint8_t plane) const noexcept { return share_.weight(plane); }
   uint32_t size() const noexcept { return size_; }
   uint32_t num_planes() const noexcept { return config_.num_planes; }
@@ -516,8 +533,9 @@ class PathSet {
   }
   void note_rtt(Entry& e, uint64_t rtt_ns) noexcept {
     e.rtt_ns = e.rtt_ns == 0 ? rtt_ns : e.rtt_ns - e.rtt_ns / 8 + rtt_ns / 8;
-    uint64_t& of_plane = planes_[e.plane].health.rtt_ns;
-    of_plane = of_plane == 0 ? rtt_ns : of_plane - of_plane / 16 + rtt_ns / 16;
+    PlaneHealth& h = planes_[e.plane].health;
+    h.rtt_ns = h.rtt_ns == 0 ? rtt_ns : h.rtt_ns - h.rtt_ns / 16 + rtt_ns / 16;
+    share_.on_rtt(e.plane, rtt_ns);
   }
 
   void set_state(uint64_t now, EvIndex ev, EvState state) noexcept {

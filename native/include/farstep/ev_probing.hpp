@@ -44,12 +44,17 @@ class FlapDamping {
 class EvProbing {
  public:
   explicit EvProbing(const PathSetConfig& config) noexcept
-      : spacing_ns_(config.probe_spacing_ns),
+      : spacing_min_ns_(config.probe_spacing_ns),
+        spacing_ns_(config.probe_spacing_ns),
         interval_fixed_(config.probe_interval_ns != 0),
         interval_ns_(interval_fixed_ ? config.probe_interval_ns : kIntervalMinNs) {}
 
   void set_rtt(uint64_t rtt_ns) noexcept {
-    if (!interval_fixed_) interval_ns_ = std::max(kIntervalMinNs, kIntervalRtts * rtt_ns);
+    if (!interval_fixed_) {
+      const uint64_t most = std::max(kIntervalMaxNs, kIntervalMinRtts * rtt_ns);
+      interval_ns_ = std::clamp(kIntervalRtts * rtt_ns, kIntervalMinNs, most);
+    }
+    spacing_ns_ = std::max(spacing_min_ns_, rtt_ns / kProbesPerRtt);
   }
   uint64_t interval_ns() const noexcept { return interval_ns_; }
 
@@ -100,6 +105,10 @@ class EvProbing {
  private:
   static constexpr uint64_t kIntervalMinNs = 1'000'000;
   static constexpr uint64_t kIntervalRtts = 32;
+  // Far sites would wait seconds for a path that is back, although a few probes per second cost nothing.
+  static constexpr uint64_t kIntervalMaxNs = 250'000'000;
+  static constexpr uint64_t kIntervalMinRtts = 4;
+  static constexpr uint64_t kProbesPerRtt = 8;   // on the way at once, whatever the number of bad EVs
 
   struct Record {
     uint64_t due_ns = 0;
@@ -123,7 +132,7 @@ class EvProbing {
     while (count_ > 0 && !records_[queue_[head_]].bad) pop();
   }
 
-  uint64_t spacing_ns_;
+  uint64_t spacing_min_ns_, spacing_ns_;
   bool interval_fixed_;
   uint64_t interval_ns_;
   uint64_t last_probe_ns_ = 0;

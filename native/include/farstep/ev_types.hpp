@@ -51,8 +51,8 @@ struct PathSetConfig {
   uint32_t min_active = 0;                        // 0 = a quarter of the active EVs, at least one per plane
   ShareMode share = ShareMode::Equal;
   uint64_t seed = 0;
-  uint64_t probe_interval_ns = 0;                 // 0 = max(1 ms, 32 RTT), follows set_rtt
-  uint64_t probe_spacing_ns = 50'000;             // between any two probes of this set
+  uint64_t probe_interval_ns = 0;                 // 0 = 32 RTT within 1 ms .. 250 ms, follows set_rtt
+  uint64_t probe_spacing_ns = 50'000;             // least time between two probes of this set; at least RTT / 8
   uint32_t restore_successes = 5;                 // probes in a row that bring an EV back
   uint32_t restore_max = 160;                     // the most that flap damping asks for
   uint64_t damping_window_ns = 10'000'000'000;    // condemned again this soon after its return: twice as many

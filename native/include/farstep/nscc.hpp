@@ -87,7 +87,7 @@ class Nscc {
     ignored_bytes_ += newly;
     if (rtt_valid) {
       observe_rtt(std::max<uint64_t>(rtt_ns, 1));
-      if (learns()) learner_.on_rtt(rtt_ns, base_rtt_ns_);
+      if (learns()) learner_.on_rtt(rtt_ns, std::max(base_rtt_ns_, longest_rtt_ns_));
       delay_ns_ = std::max<uint64_t>(rtt_ns, 1) - base_rtt_ns_;
       // A long delay without a mark says little about the queue, so it counts as a short one.
       const bool trusted = ecn || delay_ns_ <= target_ns_;
@@ -155,6 +155,15 @@ class Nscc {
     learner_.abandon_round();
   }
 
+  // Where planes differ in length, the window has to fill the longest one: delays are still measured against
+  // base RTT, but the ceiling is sized by `rtt_ns`. 0 = base RTT.
+  void set_longest_rtt(uint64_t rtt_ns) noexcept {
+    if (rtt_ns == longest_rtt_ns_) return;
+    longest_rtt_ns_ = rtt_ns;
+    derive();
+    clamp();
+  }
+
   int64_t inflight_bytes() const noexcept { return inflight_; }
   uint64_t cwnd_bytes() const noexcept { return static_cast<uint64_t>(cwnd_); }
   uint64_t min_cwnd_bytes() const noexcept { return uint64_t{config_.mtu_bytes} + kNominalHeaderBytes; }
@@ -206,8 +215,9 @@ class Nscc {
     const double ceiling = config_.max_cwnd_bytes != 0 ? static_cast<double>(config_.max_cwnd_bytes) : kHardCeilingBytes;
     const double noise_ns = config_.host_noise_ns >= 0 ? static_cast<double>(config_.host_noise_ns)
                                                        : (rate_known_ ? 0.0 : kLearnedHostNoiseNs);
+    const double window_bdp = std::max(bdp, rate * static_cast<double>(longest_rtt_ns_) * 1e-9);
     const double room = learns() ? learner_.headroom() : 1.0;
-    double window = bdp + room * ((kBdpFactor - 1.0) * bdp + kBdpFactor * rate * noise_ns * 1e-9);
+    double window = window_bdp + room * ((kBdpFactor - 1.0) * window_bdp + kBdpFactor * rate * noise_ns * 1e-9);
     window_by_rate_ = window;
     if (!rate_known_) {
       window = learner_.max_window(window, ceiling);
@@ -325,7 +335,7 @@ class Nscc {
   uint64_t max_cwnd_ = 0;
   double window_by_rate_ = 0;
   int64_t inflight_ = 0;      // signed: a late report may take it below zero for a moment
-  uint64_t base_rtt_ns_, target_ns_ = 1;
+  uint64_t base_rtt_ns_, target_ns_ = 1, longest_rtt_ns_ = 0;
   double avg_delay_ns_ = 0;
   uint64_t delay_ns_ = 0;     // of the last valid sample
 

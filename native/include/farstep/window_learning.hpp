@@ -31,7 +31,7 @@ class WindowLearner {
   static constexpr double kLossHigh = 0.03;            // of at least kLossSampleBytes: the window overruns a buffer
   static constexpr double kLossLow = 0.015;            // random loss of a bad line stays below
   static constexpr uint64_t kLossSampleBytes = 262'144;
-  static constexpr double kHeadroomStep = 0.2, kHeadroomRegrow = 0.004;
+  static constexpr double kHeadroomMin = 0.2, kHeadroomStep = 0.2, kHeadroomRegrow = 0.004;
   static constexpr double kProbeGain = 1.25;
   static constexpr double kUpKeep = 1.10;              // a wider window is kept if it delivers this much more
   static constexpr double kDownKeep = 0.95;            // a narrower one if it delivers this much of it
@@ -109,7 +109,7 @@ class WindowLearner {
     if (sample_total_ < kLossSampleBytes) return false;
     const double share = static_cast<double>(sample_lost_) / static_cast<double>(sample_total_);
     sample_lost_ = sample_total_ = 0;
-    if (share > kLossHigh) headroom_ = std::max(0.0, headroom_ - kHeadroomStep);
+    if (share > kLossHigh) headroom_ = std::max(kHeadroomMin, headroom_ - kHeadroomStep);
     else if (share < kLossLow && round.window_limited) headroom_ = std::min(1.0, headroom_ + kHeadroomRegrow);
     return share > kLossHigh;
   }
