@@ -78,27 +78,30 @@ public:
 
     // ---- input -------------------------------------------------------------------------------------------------------
 
-    void on_data(const wire::Packet& p, const Arrival& a, const RegionTable& regions) noexcept {
+    void on_data(uint64_t now, const wire::Packet& p, const Arrival& a, const RegionTable& regions) noexcept {
         if (!is_open()) {
             owes_fatal_ = true;
             return;
         }
+        note_heard(now);
         last_plane_ = plane_of(a.local_port);
         receiver_.on_data(p, a, regions);
     }
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
         if (is_open()) receiver_.on_trimmed(p, a);
     }
-    void on_probe(const wire::Packet& p, const Arrival& a) noexcept {
+    void on_probe(uint64_t now, const wire::Packet& p, const Arrival& a) noexcept {
         if (!is_open()) {
             owes_fatal_ = true;
             return;
         }
+        note_heard(now);
         last_plane_ = plane_of(a.local_port);
         receiver_.on_probe(p, a);
     }
     void on_sack(uint64_t now, const wire::Packet& p) noexcept {
         if (!is_open()) return;
+        note_heard(now);
         sender_.on_sack(now, p);
         if (p.seth.probe_reply) on_probe_reply(now, p);
         else if (sender_.last_trigger_ev() != kNoEv) refresh_reverse(now, sender_.last_trigger_ev());
@@ -106,26 +109,24 @@ public:
     }
     void on_nack(uint64_t now, const wire::Packet& p) noexcept {
         if (!is_open()) return;
-        if (p.neth.reason == wire::NackReason::UnexpectedEvent) {
-            const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
-            fail(code == FatalCode::Closed    ? ConnectionError::RemoteClosed
-                      : code == FatalCode::Aborted ? ConnectionError::RemoteAborted
-                                                   : ConnectionError::RemoteFatal);
-            owes_fatal_ = false;
-            return;
-        }
+        if (p.neth.reason == wire::NackReason::UnexpectedEvent) return on_fatal(p);
         if (!sender_.on_nack(now, p)) fail(ConnectionError::RetryExceeded);
     }
-    /// Completed messages leave the queue; their regions are unpinned by the caller's `release(rkey)`.
-    template <class Release>
-    void on_ack(uint32_t msn24, Release&& release) noexcept {
+    void on_ack(uint64_t now, uint32_t msn24) noexcept {
         if (!is_open()) return;
-        uint64_t completed = 0;
-        sender_.on_ack(msn24, completed);
-        for (; completed; --completed) {
+        note_heard(now);
+        sender_.on_ack(msn24);
+    }
+    /// Completed messages leave the queue; their regions are unpinned by the caller's `release(rkey)`. True if any did.
+    template <class Release>
+    bool complete_messages(Release&& release) noexcept {
+        if (!is_open()) return false;
+        const uint64_t completed = sender_.take_completions();
+        for (uint64_t n = completed; n; --n) {
             if (const uint32_t key = sender_.queue().front().request.local_key) release(key);
             sender_.queue().pop_front();
         }
+        return completed > 0;
     }
 
     /// Ends the connection. Everything posted fails; the peer is told with a fatal NACK.
@@ -155,6 +156,7 @@ public:
         uint64_t t = sender_.next_timeout_ns();
         const uint64_t probe = paths_.next_probe_ns();
         if (probe < t) t = probe;
+        if (keepalive_ns_ < t) t = keepalive_ns_;
         return num_outstanding_ && probe_deadline_ns_ < t ? probe_deadline_ns_ : t;
     }
     void on_timeout(uint64_t now) noexcept {
@@ -166,6 +168,10 @@ public:
         }
         if (wants_probe) state_probe_due_ = true;
         if (num_outstanding_ && now >= probe_deadline_ns_) expire_probes(now);
+        if (now >= keepalive_ns_ && !ask_for_life(now)) {
+            fail(ConnectionError::RetryExceeded);
+            return;
+        }
         check_planes(now);
     }
 
@@ -202,14 +208,18 @@ public:
     /// Entropy value for an endpoint operation to this peer.
     EvIndex control_ev(uint64_t now) noexcept { return reverse_ev(now); }
 
-    /// Measures the paths before there is traffic.
-    void probe_now() noexcept { state_probe_due_ = true; }
+    /// Measures the paths before there is traffic, and watches over the peer from now on.
+    void start(uint64_t now) noexcept {
+        state_probe_due_ = true;
+        if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
+    }
 
 private:
     static constexpr uint32_t kMaxProbes = 64;
     static constexpr uint64_t kReverseFresh_ns = 2'000'000'000;   // MRC §4.6
     static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per round trip on longer paths
     static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
+    static constexpr uint64_t kFirstProbeTimeout_ns = 1'000'000'000;  // before anything is known of the distance
 
     struct Probe {
         uint16_t id = 0;
@@ -224,6 +234,31 @@ private:
         return 0;
     }
 
+    void on_fatal(const wire::Packet& p) noexcept {
+        const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
+        const bool ended = code == FatalCode::Closed || code == FatalCode::Aborted;
+        if (ended ? !sender_.is_credible_position(p.neth.nack_psn) : !sender_.is_credible_refusal(p)) return;
+        fail(code == FatalCode::Closed    ? ConnectionError::RemoteClosed
+             : code == FatalCode::Aborted ? ConnectionError::RemoteAborted
+                                          : ConnectionError::RemoteFatal);
+        if (ended) owes_fatal_ = false;  // it knows; one that refused a packet still counts on us
+    }
+
+    void note_heard(uint64_t now) noexcept {
+        heard_ = true;
+        unanswered_ = 0;
+        if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
+    }
+    // The peer was silent for a while. False when it has been for the whole budget. One that was never heard of may not
+    // have started yet, so only sends to it run out of time.
+    bool ask_for_life(uint64_t now) noexcept {
+        const ReliabilityConfig& r = config_.reliability;
+        if (heard_ && r.exponential_count < 25 && ++unanswered_ > r.linear_count + r.exponential_count) return false;
+        state_probe_due_ = true;
+        keepalive_ns_ = now + r.keepalive_ns;
+        return true;
+    }
+
     bool poll_fatal(uint64_t now, wire::Packet& p, EvIndex& ev) noexcept {
         owes_fatal_ = false;
         p.bth.opcode = wire::Opcode::Nack;
@@ -233,6 +268,7 @@ private:
             fatal_code_ != FatalCode::Refused ? fatal_code_
             : error_ == ConnectionError::None || error_ == ConnectionError::RemoteClosed ? FatalCode::Closed
                                                                                         : FatalCode::Aborted);
+        p.neth.nack_psn = static_cast<uint32_t>(receiver_.expected_psn()) & wire::kPsnMask;
         ev = reverse_ev(now);
         return ev != kNoEv;
     }
@@ -245,7 +281,8 @@ private:
         q.watches_ev = watches_ev;
         q.sent_ns = now;
         const uint64_t wait = 4 * sender_.first_rtt_ns();
-        q.deadline_ns = now + (wait > kProbeTimeoutMin_ns ? wait : kProbeTimeoutMin_ns);
+        const uint64_t least = sender_.round_trip().srtt_ns ? kProbeTimeoutMin_ns : kFirstProbeTimeout_ns;
+        q.deadline_ns = now + (wait > least ? wait : least);
         if (num_outstanding_++ == 0 || q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
         ++probe_counters_.sent;
         p.bth.opcode = wire::Opcode::Probe;
@@ -279,7 +316,7 @@ private:
         ++probe_counters_.answered;
         if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
         refresh_reverse(now, ev);
-        sender_.on_probe_answered(now, q.sent_ns, rtt);
+        if (!sender_.on_probe_answered(now, q.sent_ns, rtt, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
         paths_.set_rtt(sender_.first_rtt_ns());
     }
 
@@ -341,6 +378,9 @@ private:
     Probe outstanding_[kMaxProbes]{};
     uint32_t num_outstanding_ = 0;
     uint64_t probe_deadline_ns_ = kNever;
+    bool heard_ = false;
+    uint32_t unanswered_ = 0;  // requests for a sign of life in a row
+    uint64_t keepalive_ns_ = kNever;
     EvIndex reverse_[kMaxPlanes] = {};
     uint64_t reverse_until_[kMaxPlanes] = {};
     uint32_t next_reverse_ = 0, any_cursor_ = 0;

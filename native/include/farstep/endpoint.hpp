@@ -23,8 +23,8 @@ struct EndpointConfig {
     bool icrc = true;
     uint64_t seed = 0;
     double port_rate_bytes_per_s[kMaxPorts] = {};  // 0: not paced per port
-    // A timer that fires late may be caught up with this much at once; the usual timer slack of a busy host.
-    uint64_t pacing_catch_up_ns = 1'000'000;
+    // What a late wake-up may catch up with at once: how late an overloaded host is. The window bounds the burst too.
+    uint64_t pacing_catch_up_ns = 5'000'000;
 };
 
 struct EndpointCounters {
@@ -46,6 +46,9 @@ struct Destination {
     bool owes_port_update = false;
     uint64_t port_update_deadline_ns = kNever;
     uint16_t port_update_id = 0;
+    uint32_t port_update_tries = 0;
+    bool heard_of_ports = false;
+    uint16_t remote_update_id = 0;  // the newest the peer told us of its ports
     bool owes_port_answer = false;
     uint16_t port_answer_id = 0, port_answer_timestamp = 0;
     wire::EndpointOp port_answer_op = wire::EndpointOp::PortStatusUpdate;
@@ -57,6 +60,7 @@ public:
         : config_(c), regions_(c.max_regions), rng_(c.seed), connections_(new Slot[c.max_connections]),
           deadlines_(new uint64_t[c.max_connections]), active_(new uint32_t[c.max_connections]),
           ready_(round_up_power_of_two(c.max_connections)) {
+        assert(c.max_connections <= kMaxConnections && c.num_ports <= kMaxPorts);
         local_ports_ = c.num_ports >= 64 ? ~0ull : (1ull << c.num_ports) - 1;
         for (uint32_t i = 0; i < c.max_connections; ++i) deadlines_[i] = kNever;
     }
@@ -75,7 +79,7 @@ public:
             if (s.used) continue;
             s.used = true;
             // Low bits find the slot, the rest is random: a stray or forged packet must guess it.
-            s.qpn = static_cast<uint32_t>(rng_.next() & 0xFFF) << 12 | i;
+            s.qpn = (static_cast<uint32_t>(rng_.next()) << kSlotBits | i) & wire::kQpnMask;
             if (s.qpn <= wire::kEndpointQpn) s.qpn |= 1u << 23;
             start_psn = static_cast<uint32_t>(rng_.next()) & wire::kPsnMask;
             s.start_psn = start_psn;
@@ -102,19 +106,21 @@ public:
     void start(uint64_t now, uint32_t i) noexcept {
         Slot& s = connections_[i];
         s.connection->set_usable_planes(now, s.connection->planes_of_ports(local_ports_, s.destination->remote_ports));
-        s.connection->probe_now();
+        s.connection->start(now);
+        if (port_update_id_ != 0) request_port_update(now, *s.destination);  // the peer takes all ports for usable
         touch(now, i);
     }
     void close_connection(uint64_t now, uint32_t i) noexcept {
-        (void)now;
         Slot& s = connections_[i];
         if (s.connection) {
             s.connection->fail(ConnectionError::LocalAborted);
             drop_messages(*s.connection);
             for (uint32_t k = 0; k < num_active_; ++k)
                 if (active_[k] == i) active_[k] = active_[--num_active_];
+            const Destination* d = s.destination;
             leave_destination(i);
             s.connection.reset();
+            wake_destination(now, d);  // what was in flight no longer fills the shared window
         }
         deadlines_[i] = kNever;
         s.used = false;
@@ -150,11 +156,22 @@ public:
             touch(now, i);
         }
     }
+    /// Next immediate of connection `i`, in the order they were posted; false when there is none. True in
+    /// `must_transmit` when the peer has to hear of the room this made.
+    bool pop_immediate(uint64_t now, uint32_t i, uint32_t& value, bool& must_transmit) noexcept {
+        must_transmit = false;
+        Connection* c = connection(i);
+        if (!c || !c->receiver().pop_immediate(value)) return false;
+        must_transmit = c->receiver().has_control();
+        if (must_transmit) touch(now, i);
+        return true;
+    }
     /// A local port went down or came back (MRC §5.4): its planes are left at once and every peer is told.
     void set_local_port(uint64_t now, uint32_t port, bool up) noexcept {
         const uint64_t bit = 1ull << port;
         if (((local_ports_ & bit) != 0) == up) return;
         local_ports_ ^= bit;
+        ++port_update_id_;
         for (Destination* d = destinations_; d < destinations_ + num_destinations_; ++d)
             if (d->connections) request_port_update(now, *d);
         refresh_planes(now);
@@ -244,10 +261,12 @@ public:
 
 private:
     static constexpr uint32_t kMaxDestinations = 1024;
+    static constexpr uint32_t kSlotBits = 12, kMaxConnections = 1u << kSlotBits;  // slot part of a queue pair number
     static constexpr uint32_t kFusedCopyMin_bytes = 512;  // below, the look-up costs more than a second pass
     static constexpr uint8_t kOverflowPenalty = 32;  // of 128: a quarter of what is newly delivered, per SACK
     static constexpr uint64_t kOverflowPenalty_ns = 2'000'000;
     static constexpr uint64_t kPortUpdateRetry_ns = 5'000'000;
+    static constexpr uint32_t kPortUpdateDoublings = 6;  // a third of a second at most: a peer that starts late still hears
     static constexpr uint64_t kPaceFromRtt_ns = 1'000'000;  // shorter round trips are left to the window alone
     static constexpr uint64_t kBurstTime_ns = 250'000;      // longest burst on a slow line
 
@@ -343,7 +362,7 @@ private:
             if (connections_[active_[k]].destination == d) d->sample_connection = active_[k];
     }
     Slot* slot_of(uint32_t qpn) noexcept {
-        const uint32_t i = qpn & 0xFFF;
+        const uint32_t i = qpn & (kMaxConnections - 1);
         if (i >= config_.max_connections || !connections_[i].connection || connections_[i].qpn != qpn) return nullptr;
         return &connections_[i];
     }
@@ -362,24 +381,27 @@ private:
         const bool was_open = c.is_open();
         const uint64_t raised = c.receiver().immediates_raised();
         if (a.trimmed) c.on_trimmed(p, a);
-        else if (wire::is_data(p.bth.opcode)) c.on_data(p, a, regions_);
+        else if (wire::is_data(p.bth.opcode)) c.on_data(now, p, a, regions_);
         else if (p.bth.opcode == Opcode::Sack) on_sack(now, *s, p);
-        else if (p.bth.opcode == Opcode::Ack) on_ack(c, p);
+        else if (p.bth.opcode == Opcode::Ack) on_ack(now, c, p);
         else if (p.bth.opcode == Opcode::Nack) c.on_nack(now, p);
-        else c.on_probe(p, a);
+        else c.on_probe(now, p, a);
         if (c.receiver().immediates_raised() != raised) progress_ = true;
         if (was_open && !c.is_open()) on_failed(now, i);
         touch(now, i);
     }
     void on_sack(uint64_t now, Slot& s, const wire::Packet& p) noexcept {
         s.connection->on_sack(now, p);
+        complete(*s.connection);
         // The window is shared: what one connection's SACK opens may be another's to use.
         if (s.destination->connections > 1) wake_destination(now, s.destination);
     }
-    void on_ack(Connection& c, const wire::Packet& p) noexcept {
-        const uint64_t before = c.sender().queue().completed();
-        c.on_ack(p.aeth.msn, [this](uint32_t key) { regions_.unpin(key); });
-        if (c.sender().queue().completed() != before) progress_ = true;
+    void on_ack(uint64_t now, Connection& c, const wire::Packet& p) noexcept {
+        c.on_ack(now, p.aeth.msn);
+        complete(c);
+    }
+    void complete(Connection& c) noexcept {
+        if (c.complete_messages([this](uint32_t key) { regions_.unpin(key); })) progress_ = true;
     }
 
     // ---- endpoint operations -------------------------------------------------------------------------------------------
@@ -399,8 +421,12 @@ private:
             if (id == d.port_update_id) d.port_update_deadline_ns = kNever;
             return;
         }
-        if (p.erth.op == wire::EndpointOp::PortStatusUpdate) {
+        // One that was overtaken by a newer one only gets its answer.
+        if (p.erth.op == wire::EndpointOp::PortStatusUpdate &&
+            (!d.heard_of_ports || static_cast<int16_t>(id - d.remote_update_id) > 0)) {
             ++counters_.port_updates;
+            d.heard_of_ports = true;
+            d.remote_update_id = id;
             d.remote_ports = p.erth.port_status_mask;
             refresh_planes(now);
         }
@@ -413,7 +439,8 @@ private:
     void request_port_update(uint64_t now, Destination& d) noexcept {
         (void)now;
         d.owes_port_update = true;
-        ++d.port_update_id;
+        d.port_update_id = port_update_id_;
+        d.port_update_tries = 0;
         ++endpoint_work_;
     }
     void refresh_planes(uint64_t now) noexcept {
@@ -429,12 +456,29 @@ private:
             touch(now, active_[k]);
         }
     }
+    // Endpoint operations take the paths and the context of a connection that is open.
+    bool choose_sample(Destination& d) noexcept {
+        const Slot& current = connections_[d.sample_connection];
+        if (current.destination == &d && current.connection && current.connection->is_open()) return true;
+        for (uint32_t k = 0; k < num_active_; ++k) {
+            const Slot& s = connections_[active_[k]];
+            if (s.destination != &d || !s.connection->is_open()) continue;
+            d.sample_connection = active_[k];
+            return true;
+        }
+        return false;
+    }
     bool poll_endpoint_operations(uint64_t now, TxBurst& b) noexcept {
         for (uint32_t k = 0; k < num_destinations_; ++k) {
             Destination& d = destinations_[k];
             if (d.port_update_deadline_ns <= now) d.owes_port_update = true;
             if (!endpoint_work_ && !d.owes_port_update) continue;
             if (!d.connections || !(d.owes_port_update || d.owes_port_answer)) continue;
+            if (!choose_sample(d)) {  // nobody is left to tell
+                d.owes_port_update = d.owes_port_answer = false;
+                d.port_update_deadline_ns = kNever;
+                continue;
+            }
             Connection& c = *connections_[d.sample_connection].connection;
             wire::Packet& p = tx_packet_;
             p.bth = {};
@@ -449,7 +493,10 @@ private:
                 p.eeth.context = c.config().peer_qpn;
             } else {
                 d.owes_port_update = false;
-                d.port_update_deadline_ns = now + kPortUpdateRetry_ns;
+                const uint32_t doublings = d.port_update_tries < kPortUpdateDoublings ? d.port_update_tries : kPortUpdateDoublings;
+                const uint64_t rtt = c.sender().first_rtt_ns();
+                d.port_update_deadline_ns = now + ((kPortUpdateRetry_ns + rtt + rtt / 2) << doublings);
+                ++d.port_update_tries;
                 p.bth.opcode = wire::Opcode::EndpointRequest;
                 p.bth.psn = d.port_update_id;
                 p.erth = {};
@@ -626,6 +673,7 @@ private:
     Destination* destinations_ = reinterpret_cast<Destination*>(destination_storage_->bytes);
     uint32_t num_destinations_ = 0;
     uint64_t local_ports_ = 0, blocked_ports_ = 0;
+    uint16_t port_update_id_ = 0;  // of all destinations: grows with every change, so that the newest can be told
     uint64_t port_free_ns_[kMaxPorts] = {};
     uint64_t paced_until_ns_ = kNever;
     uint32_t endpoint_work_ = 0;

@@ -40,7 +40,7 @@ public:
         : mtu_bytes_(c.mtu_bytes), window_(c.mpr * kMprUnit_packets), ring_(round_up_power_of_two(window_)),
           mask_(ring_ - 1), sack_threshold_(c.sack_threshold_bytes), mpr_(static_cast<uint8_t>(c.mpr)),
           imm_mask_(c.immediate_queue - 1), flags_(new uint8_t[ring_]()), imm_(new uint32_t[ring_]),
-          imm_queue_(new uint32_t[c.immediate_queue]) {
+          imm_queue_(new Immediate[c.immediate_queue]) {
         assert((c.immediate_queue & imm_mask_) == 0);
         // One lap ahead of zero, so that sequence arithmetic never goes below it.
         expected_ = (1ull << 24) + c.peer_start_psn;
@@ -65,7 +65,7 @@ public:
             return Placement::OutOfWindow;
         }
         const bool imm = wire::has_immediate(p.bth.opcode);
-        if (imm && imm_held_ > imm_mask_) {
+        if (imm && !has_immediate_slot(p.meth.rqmsn)) {
             push_nack(p, a, wire::NackReason::NoResource, FatalCode::Refused);
             return Placement::NoImmediateSlot;
         }
@@ -82,13 +82,14 @@ public:
     }
 
     /// Where the payload may be copied while its checksum is still being computed; null if it must wait. Only for a packet
-    /// that carries on exactly where the last one ended: its headers then say nothing we did not know, the bytes belong to
-    /// a message that cannot be complete, and if the checksum fails they are sent again anyway.
+    /// from the middle of a message that carries on exactly where the last one ended: its headers then say nothing we did
+    /// not know, the bytes belong to a message that cannot be complete, and if the checksum fails they are sent again
+    /// anyway. The last packet of a message waits: damaged padding bits could make it longer than the message.
     uint8_t* landing(const wire::Packet& p, const RegionTable& regions) const noexcept {
         const Stream& s = stream_;
         const bool carries_on = p.bth.psn == ((s.psn + 1) & wire::kPsnMask) && p.reth.va == s.next_va &&
                                 p.reth.rkey == s.rkey && p.reth.dma_length_bytes == s.length_bytes && p.meth.msn == s.msn;
-        if (!carries_on || wire::starts_message(p.bth.opcode) || p.payload_bytes > mtu_bytes_) return nullptr;
+        if (!carries_on || p.bth.opcode != wire::Opcode::WriteMiddle || p.payload_bytes != mtu_bytes_) return nullptr;
         const uint64_t psn = expand24(p.bth.psn, expected_);
         if (psn < expected_ || psn >= expected_ + window_ || (flags_[psn & mask_] & kReceived)) return nullptr;
         uint8_t* target = nullptr;
@@ -109,7 +110,6 @@ public:
             probes_[num_probes_++] = {p.peth.probe_id, p.peth.timestamp, a.entropy, a.ecn_ce};
         ack_pending_ = true;
         reset_reported();
-        sack_due_ = true;
     }
 
     /// The socket dropped datagrams: ask the sender to slow down for a while (NSCC receiver window penalty, §6.5).
@@ -135,7 +135,8 @@ public:
             ack_pending_ = false;
             ++counters_.acks_sent;
             out.bth.opcode = wire::Opcode::Ack;
-            out.aeth = {0, static_cast<uint32_t>(messages_done_) & wire::kPsnMask};
+            acknowledged_ = acknowledgeable();
+            out.aeth = {0, static_cast<uint32_t>(acknowledged_) & wire::kPsnMask};
             return true;
         }
         return false;
@@ -143,8 +144,9 @@ public:
 
     bool pop_immediate(uint32_t& value) noexcept {
         if (imm_head_ == imm_tail_) return false;
-        value = imm_queue_[imm_head_++ & imm_mask_];
+        value = imm_queue_[imm_head_++ & imm_mask_].value;
         --imm_held_;
+        if (acknowledgeable() > acknowledged_) ack_pending_ = true;
         return true;
     }
     uint64_t immediates_ready() const noexcept { return imm_tail_ - imm_head_; }
@@ -163,6 +165,10 @@ private:
         uint32_t psn = 0, rkey = 0, length_bytes = 0;
         uint16_t msn = 0;
         uint64_t next_va = 0;
+    };
+    struct Immediate {
+        uint32_t value = 0;
+        uint64_t message = 0;  // complete messages before the one it belongs to
     };
     struct Trigger {
         uint64_t psn;
@@ -183,6 +189,20 @@ private:
     };
 
     uint8_t& flag(uint64_t psn) noexcept { return flags_[psn & mask_]; }
+
+    // Slots go to immediates by their number, not by arrival: later ones never take the place of one that is missing,
+    // and it could not be raised without it. The count held guards the queue against a peer that numbers wrongly.
+    bool has_immediate_slot(uint16_t rqmsn) const noexcept {
+        const uint16_t ahead = static_cast<uint16_t>(rqmsn - static_cast<uint16_t>(imm_tail_));
+        return imm_held_ <= imm_mask_ && imm_tail_ - imm_head_ + ahead <= imm_mask_;
+    }
+    // A sender counts a write-immediate as in flight until we acknowledge its message, so messages whose immediates fill
+    // more than half of the queue wait for the application. A peer that keeps to that half is never refused.
+    uint64_t acknowledgeable() const noexcept {
+        const uint64_t room = (imm_mask_ + 1) / 2;
+        if (imm_tail_ - imm_head_ <= room) return messages_done_;
+        return imm_queue_[(imm_head_ + room) & imm_mask_].message;
+    }
 
     bool place(const wire::Packet& p, const RegionTable& regions) const noexcept {
         if (p.payload_bytes > mtu_bytes_) return false;
@@ -227,12 +247,13 @@ private:
     }
 
     void complete_message(uint8_t flags, uint32_t immediate) noexcept {
+        if (flags & kImm) {
+            imm_queue_[imm_tail_++ & imm_mask_] = {immediate, messages_done_};
+            ++counters_.immediates;
+        }
         ++messages_done_;
         ++counters_.messages;
         ack_pending_ = true;
-        if (!(flags & kImm)) return;
-        imm_queue_[imm_tail_++ & imm_mask_] = immediate;
-        ++counters_.immediates;
     }
 
     void trigger_sack(uint64_t psn, const wire::Packet& p, const Arrival& a, bool forced) noexcept {
@@ -271,18 +292,22 @@ private:
         return true;
     }
 
+    // As many replies as it takes to report everything. Ordinary SACKs could not: they would echo the timestamp of some
+    // packet that came long ago.
     bool emit_probe_reply(uint64_t now, wire::Packet& out) noexcept {
-        const PendingProbe q = probes_[--num_probes_];
+        const PendingProbe q = probes_[num_probes_ - 1];
         Trigger t{expected_, q.entropy, q.timestamp, q.ecn, false};
         fill_sack(now, t, unreported_low_, out);
         out.seth.probe_reply = true;
         out.seth.ack_psn_offset = static_cast<int16_t>(q.id);
+        if (num_probes_ > 1 || unreported_low_ > max_received_) --num_probes_;
         return true;
     }
 
     void emit_sack(uint64_t now, wire::Packet& out) noexcept {
         Trigger t = last_;
         if (num_triggers_) t = triggers_[--num_triggers_];
+        if (refresh_due_ && unreported_low_ > max_received_) return emit_refresh(now, t, out);
         const uint64_t newest_base = t.psn >= expected_ + 63 ? t.psn - 63 : expected_;
         // Everything that came gets reported at least once: an unreported packet would be taken for lost.
         while (unreported_low_ <= max_received_ && (flag(unreported_low_) & (kReceived | kReported)) != kReceived)
@@ -290,7 +315,16 @@ private:
         uint64_t base = unreported_low_ < newest_base ? unreported_low_ : newest_base;
         fill_sack(now, t, base, out);
         bytes_since_sack_ = 0;
-        sack_due_ = num_triggers_ > 0 || unreported_low_ <= max_received_;
+        // 64 bits do not show all that is held behind a hole: one more SACK walks over the rest, so that a SACK that got
+        // lost is made good within a few packets.
+        refresh_due_ = num_triggers_ == 0 && max_received_ >= expected_ + 64;
+        sack_due_ = num_triggers_ > 0 || unreported_low_ <= max_received_ || refresh_due_;
+    }
+    void emit_refresh(uint64_t now, const Trigger& t, wire::Packet& out) noexcept {
+        refresh_due_ = sack_due_ = false;
+        if (refresh_cursor_ < expected_ || refresh_cursor_ > max_received_) refresh_cursor_ = expected_;
+        fill_sack(now, t, refresh_cursor_, out);
+        refresh_cursor_ += 64;
     }
 
     void fill_sack(uint64_t now, const Trigger& t, uint64_t base, wire::Packet& out) noexcept {
@@ -345,15 +379,16 @@ private:
     uint8_t mpr_;
     uint32_t imm_mask_;
     std::unique_ptr<uint8_t[]> flags_;
-    std::unique_ptr<uint32_t[]> imm_, imm_queue_;
+    std::unique_ptr<uint32_t[]> imm_;
+    std::unique_ptr<Immediate[]> imm_queue_;
 
-    uint64_t expected_, max_received_, unreported_low_;
-    uint64_t messages_done_ = 0, rcvd_bytes_ = 0;
+    uint64_t expected_, max_received_, unreported_low_, refresh_cursor_ = 0;
+    uint64_t messages_done_ = 0, acknowledged_ = 0, rcvd_bytes_ = 0;
     uint64_t imm_head_ = 0, imm_tail_ = 0;
     uint32_t imm_held_ = 0;  // received and not consumed, raised or still waiting for earlier packets
     uint32_t ooo_ = 0, bytes_since_sack_ = 0;
     uint32_t num_triggers_ = 0, num_nacks_ = 0, num_probes_ = 0;
-    bool first_seen_ = false, sack_due_ = false, ack_pending_ = false;
+    bool first_seen_ = false, refresh_due_ = false, sack_due_ = false, ack_pending_ = false;
     uint8_t penalty_ = 0;
     uint64_t penalty_until_ = 0;
     Stream stream_;

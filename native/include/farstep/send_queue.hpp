@@ -96,14 +96,20 @@ public:
         p.payload_bytes = left < mtu_bytes_ ? static_cast<uint32_t>(left) : mtu_bytes_;
     }
 
-    /// The peer says it has `msn24` messages (modulo 2^24). Returns how many more that completes; 0 if the number is
-    /// old, or claims messages whose packets were not all acknowledged (`una` = lowest unacknowledged PSN).
-    uint64_t completions(uint32_t msn24, uint64_t una) const noexcept {
+    /// The peer says it has `msn24` messages (modulo 2^24). What is old or was never sent is ignored.
+    void claim(uint32_t msn24) noexcept {
         const uint64_t claimed = expand24(msn24, head_);
-        if (claimed <= head_ || claimed > next_) return 0;
-        const Message& last = ring_[(claimed - 1) & mask_];
-        if (last.first_psn + last.num_packets > una) return 0;
-        return claimed - head_;
+        if (claimed > claimed_ && claimed <= next_) claimed_ = claimed;
+    }
+    /// Claimed messages whose packets were all acknowledged (`una` = lowest unacknowledged PSN). The claim may come
+    /// first: acknowledgements of both kinds travel on different paths.
+    uint64_t completions(uint64_t una) const noexcept {
+        uint64_t n = head_;
+        for (; n < claimed_; ++n) {
+            const Message& m = ring_[n & mask_];
+            if (m.first_psn + m.num_packets > una) break;
+        }
+        return n - head_;
     }
     const Message& front() const noexcept { return ring_[head_ & mask_]; }
     void pop_front() noexcept {
@@ -116,6 +122,7 @@ private:
     uint64_t mask_;
     std::unique_ptr<Message[]> ring_;
     uint64_t head_ = 0, next_ = 0, tail_ = 0;  // completed | being cut | posted
+    uint64_t claimed_ = 0;                     // messages the peer says it has
     uint32_t offset_ = 0;                      // packets of message `next_` already cut
     uint64_t immediates_sent_ = 0, immediates_done_ = 0;
 };

@@ -1,8 +1,8 @@
 // The requester of one connection: cuts messages into packets, remembers each until the peer has it, decides what is
 // lost, and sends that again on another entropy value.
 //
-// Three rules find losses, quickest first (MRC §5.2): a packet overtaken on its own entropy value (paths are FIFO);
-// a packet later than its plane's round trip allows while news of later packets arrives; the retransmission timeout.
+// Three rules find losses, quickest first (MRC §5.2): a packet overtaken on its own entropy value (paths are FIFO), told
+// by a SACK that shows both, for what lies outside a bitmap is unknown and not missing; a packet later than its plane's round trip allows while news of later packets arrives; the retransmission timeout.
 // A soft timeout sends the oldest packet and a probe, so that the end of a message does not wait for the hard one.
 //
 // Invariant: the bytes this connection holds in the congestion context are the sizes of its InFlight records.
@@ -20,7 +20,7 @@
 
 namespace farstep {
 
-enum class RecordState : uint8_t { Free, InFlight, Lost, Acked };
+enum class RecordState : uint8_t { Free, InFlight, Lost, Held, Acked };  // Held: refused for lack of room
 
 struct PacketRecord {
     uint64_t tx_ns = 0;
@@ -90,7 +90,8 @@ public:
         p.bth.rtx = r.transmissions > 1;
         p.bth.has_timestamp = true;
         p.tseth.timestamp = timestamp_of(r.tx_ns);
-        p.bth.ack_request = psn + 1 == next_psn_ && (queue_.is_drained() || cc_->wants_ack());
+        // Whatever stops us after this packet, the peer must not wait for more before it answers.
+        p.bth.ack_request = psn + 1 == next_psn_ && (!has_new() || cc_->wants_ack());
     }
 
     // ---- input -----------------------------------------------------------------------------------------------------
@@ -110,50 +111,77 @@ public:
         finish(now, p, batch);
     }
 
-    /// Answers the probe sent at `sent_ns`: whatever was sent before it and is still missing is late now.
-    void on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns) noexcept {
+    /// Answers the probe sent at `sent_ns`: whatever was sent before it and is still missing is late now. Returns false
+    /// when the peer lacks what it had acknowledged before we asked.
+    bool on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns, uint32_t cack24) noexcept {
         rtt_.sample(rtt_ns);
+        if (una_ == next_psn_) {
+            if (sent_ns > una_moved_ns_ && expand24(cack24, una_) + 1 < una_) return false;
+            retries_ = 0;  // the peer lives and has everything: it holds completions back for a slow application
+        }
         if (sent_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = sent_ns;
         detect_losses(now);
+        return true;
     }
 
     /// Returns false when the shared retry budget is spent.
     bool on_nack(uint64_t now, const wire::Packet& p) noexcept {
         ++counters_.nacks;
         const uint64_t psn = expand24(p.neth.nack_psn, una_);
+        if (psn < una_ || psn >= next_psn_) return true;
+        PacketRecord& r = record(psn);
+        // A NACK about an earlier transmission must not remove the present one.
+        if (r.state != RecordState::InFlight || p.neth.timestamp != timestamp_of(r.tx_ns)) return true;
         const bool trim = p.neth.reason == wire::NackReason::Trimmed || p.neth.reason == wire::NackReason::TrimmedLastHop;
-        if (psn >= una_ && psn < next_psn_) {
-            PacketRecord& r = record(psn);
-            // A NACK about an earlier transmission must not remove the present one.
-            if (r.state == RecordState::InFlight && p.neth.timestamp == timestamp_of(r.tx_ns)) {
-                const bool last_hop = p.neth.reason == wire::NackReason::TrimmedLastHop;
-                if (trim) {
-                    ++counters_.trimmed;
-                    cc_->on_trim(now, r.size_bytes, last_hop);
-                    paths_->on_trimmed(now, r.ev, last_hop, r.size_bytes);
-                } else {  // the peer lacked room: nobody's path is to blame
-                    cc_->on_trim(now, r.size_bytes, true);
-                    paths_->on_trimmed(now, r.ev, true, r.size_bytes);
-                }
-                put_lost(psn, r, false);
-            }
+        if (trim) ++counters_.trimmed;
+        // Where the peer lacked room, nobody's path is to blame.
+        const bool blameless = p.neth.reason != wire::NackReason::Trimmed;
+        cc_->on_trim(now, r.size_bytes, blameless);
+        paths_->on_trimmed(now, r.ev, blameless, r.size_bytes);
+        if (p.neth.reason == wire::NackReason::NoResource) {
+            hold(now, r);
+            return true;
         }
+        put_lost(psn, r, false);
         return trim || ++retries_ <= retry_budget();
     }
+    /// A fatal NACK speaks of something we did: of a packet we sent and the peer refused, or, when the peer ended the
+    /// connection, of a position it can be at. Anything else is forged or ages old.
+    bool is_credible_refusal(const wire::Packet& p) const noexcept {
+        const uint64_t psn = expand24(p.neth.nack_psn, una_);
+        if (psn < una_ || psn >= next_psn_) return false;
+        const PacketRecord& r = record(psn);
+        if (r.state == RecordState::Acked) return false;
+        return p.neth.timestamp == timestamp_of(r.tx_ns) || (r.transmissions > 1 && p.neth.timestamp == r.previous_timestamp);
+    }
+    bool is_credible_position(uint32_t psn24) const noexcept {
+        const uint64_t psn = expand24(psn24, una_);
+        return psn >= una_ && psn <= next_psn_;
+    }
 
-    void on_ack(uint32_t msn24, uint64_t& completed) noexcept {
+    void on_ack(uint32_t msn24) noexcept {
         ++counters_.acks;
-        completed = queue_.completions(msn24, una_);
-        if (completed) retries_ = 0;
+        queue_.claim(msn24);
+    }
+    /// How many messages at the front of the queue are complete now. Asked after every SACK and ACK.
+    uint64_t take_completions() noexcept {
+        const uint64_t n = queue_.completions(una_);
+        if (n) {
+            retries_ = 0;
+            backoff_ = 0;
+        }
+        return n;
     }
 
     // ---- time ------------------------------------------------------------------------------------------------------
 
     uint64_t next_timeout_ns() const noexcept {
         if (una_ == next_psn_) return queue_.completed() < queue_.next_message() ? completion_deadline_ns_ : kNever;
+        if (is_only_held()) return held_until_ns_;
         uint64_t t = rto_deadline_ns_;
         if (soft_deadline_ns_ < t) t = soft_deadline_ns_;
         if (late_deadline_ns_ < t) t = late_deadline_ns_;
+        if (held_until_ns_ < t) t = held_until_ns_;
         return t;
     }
     /// Returns false when the retry budget is spent. `wants_probe` asks for a reliability probe.
@@ -162,9 +190,12 @@ public:
         if (una_ == next_psn_) {
             if (now < completion_deadline_ns_ || queue_.completed() == queue_.next_message()) return true;
             wants_probe = true;  // every packet arrived, the completion got lost
+            ++backoff_;
             completion_deadline_ns_ = now + rto_ns();
             return ++retries_ <= retry_budget();
         }
+        if (now >= held_until_ns_) release_held();
+        if (is_only_held()) return true;
         if (now >= late_deadline_ns_) detect_losses(now);
         if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
         if (now >= soft_deadline_ns_) soft_timeout(now, wants_probe);
@@ -180,6 +211,7 @@ public:
         }
         una_ = next_psn_;
         num_lost_ = 0;
+        held_until_ns_ = kNever;
         inflight_bytes_ = 0;
     }
 
@@ -191,7 +223,7 @@ public:
     uint32_t retries() const noexcept { return retries_; }
     const RoundTrip& round_trip() const noexcept { return rtt_; }
     uint64_t rto_ns() const noexcept {
-        uint64_t base = rtt_.srtt_ns + 4 * rtt_.var_ns + rtt_.srtt_ns / 2;
+        uint64_t base = rtt_.srtt_ns ? rtt_.srtt_ns + 4 * rtt_.var_ns + rtt_.srtt_ns / 2 : kFirstTimeout_ns;
         if (base < config_.reliability.rto_base_ns) base = config_.reliability.rto_base_ns;
         const uint32_t linear = config_.reliability.linear_count;
         const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
@@ -203,6 +235,11 @@ public:
     uint64_t first_rtt_ns() const noexcept { return rtt_.srtt_ns ? rtt_.srtt_ns : config_.reliability.initial_rtt_ns; }
 
 private:
+    // Before anything was measured. Long enough for any two places on Earth: giving up too early would only load a path
+    // whose length nobody knows yet.
+    static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
+    static constexpr uint64_t kHoldMin_ns = 1'000'000, kHoldMax_ns = 100'000'000;  // while the peer has no room
+
     /// What one SACK changed, applied once at its end.
     struct Batch {
         uint32_t newly_bytes = 0;
@@ -212,6 +249,7 @@ private:
         uint32_t run_bytes = 0;
         EvIndex trigger_ev = kNoEv;
         uint64_t trigger_psn = 0;
+        uint64_t shown_low = 0, shown_high = 0;  // between these, a packet the bitmap lacks had not arrived
     };
 
     PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
@@ -302,7 +340,7 @@ private:
         PacketRecord& r = record(psn);
         if (r.transmissions == 0) return;
         // The echoed timestamp says which transmission arrived; Karn's rule with an echo (UET) is implied by it.
-        if (p.cc.timestamp == timestamp_of(r.tx_ns)) {
+        if (p.cc.timestamp == timestamp_of(r.tx_ns) && p.bth.rtx == (r.transmissions > 1)) {
             b.trigger_ev = r.ev;
             b.trigger_psn = psn;
             b.rtt_valid = r.transmissions == 1 ? !p.bth.rtx : r.transmissions == 2 && p.bth.rtx;
@@ -327,6 +365,8 @@ private:
     void acknowledge_bitmap(uint64_t now, const wire::Packet& p, uint64_t cack, Batch& b) noexcept {
         const uint64_t base = cack + static_cast<int64_t>(p.seth.sack_offset);
         uint64_t bits = p.seth.bitmap;
+        b.shown_low = base;
+        if (bits) b.shown_high = base + 63 - static_cast<uint64_t>(__builtin_clzll(bits));
         while (bits) {
             const int i = __builtin_ctzll(bits);
             bits &= bits - 1;
@@ -348,6 +388,9 @@ private:
             b.run_bytes += r.size_bytes;
             // With several transmissions it is unknown which arrived, so it says nothing about order.
             if (r.transmissions == 1) note_order(r);
+        } else if (r.state == RecordState::Held) {
+            cc_->on_spurious(r.size_bytes);  // refused, and yet another copy of it found room
+            b.newly_bytes += r.size_bytes;
         } else if (r.state == RecordState::Lost) {
             // Given up, not yet sent again, and here it is after all: put it back before NSCC takes it out (§6.4).
             --num_lost_;
@@ -377,14 +420,17 @@ private:
             cc_->on_receiver_penalty(now, b.newly_bytes, p.cc.rcv_cwnd_pen, p.cc.restore_cwnd);
         const bool ecn = p.seth.mark == wire::SackMark::SkipOnce;
         if (b.newly_bytes || ecn) cc_->on_sack(now, b.newly_bytes, ecn, b.rtt_valid, b.rtt_ns);
+        const uint64_t una = una_;
         while (una_ < next_psn_ && record(una_).state == RecordState::Acked) ++una_;
+        if (una_ != una) una_moved_ns_ = now;
         if (rtx_cursor_ < una_) rtx_cursor_ = una_;
         if (b.progress) {
             retries_ = 0;
             backoff_ = 0;
+            hold_ns_ = 0;
             arm(now);
         }
-        detect_losses(now);
+        detect_losses(now, b.shown_low, b.shown_high);
     }
 
     void arm(uint64_t now) noexcept {
@@ -405,15 +451,15 @@ private:
     uint64_t late_after_ns(EvIndex ev) const noexcept {
         const uint8_t plane = paths_->plane(ev);
         const RoundTrip& r = plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
-        if (r.srtt_ns == 0) return config_.reliability.rto_base_ns;
+        if (r.srtt_ns == 0) return rto_ns();
         return r.srtt_ns + slack_ns(r);
     }
     uint64_t soft_timeout_ns() const noexcept {
-        if (rtt_.srtt_ns == 0) return config_.reliability.rto_base_ns;
+        if (rtt_.srtt_ns == 0) return rto_ns();
         return rtt_.srtt_ns + slack_ns(rtt_) + rtt_.srtt_ns / 8;
     }
 
-    void detect_losses(uint64_t now) noexcept {
+    void detect_losses(uint64_t now, uint64_t shown_low = 0, uint64_t shown_high = 0) noexcept {
         late_deadline_ns_ = kNever;
         const uint64_t settle_ns = cc_->base_rtt_ns() / 2;
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
@@ -422,7 +468,8 @@ private:
             // First transmissions leave in PSN order: nothing from here on was sent before the newest news.
             if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
             const uint64_t age = now - r.tx_ns;
-            if (static_cast<int32_t>(ev_acked_[r.ev] - r.ev_index) > 0 && age >= settle_ns) {
+            const bool overtaken = static_cast<int32_t>(ev_acked_[r.ev] - r.ev_index) > 0;
+            if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns) {
                 ++counters_.lost_order;
                 give_up(now, psn, r, false);
             } else if (r.tx_ns < newest_acked_tx_ns_) {
@@ -450,6 +497,29 @@ private:
         if (psn < rtx_cursor_) rtx_cursor_ = psn;
     }
 
+    // The peer has no room for this packet now. It waits, longer each time, and costs no retry: the peer is alive.
+    void hold(uint64_t now, PacketRecord& r) noexcept {
+        inflight_bytes_ -= r.size_bytes;
+        r.state = RecordState::Held;
+        if (held_until_ns_ != kNever) return;
+        hold_ns_ = hold_ns_ ? 2 * hold_ns_ : 2 * first_rtt_ns();
+        if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
+        if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
+        held_until_ns_ = now + hold_ns_;
+    }
+    bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
+    void release_held() noexcept {
+        held_until_ns_ = kNever;
+        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state != RecordState::Held) continue;
+            r.state = RecordState::Lost;
+            r.by_timeout = false;
+            ++num_lost_;
+            if (psn < rtx_cursor_) rtx_cursor_ = psn;
+        }
+    }
+
     // The oldest packet goes again on another path, and a probe asks for the rest; the retry budget is untouched.
     void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
         soft_fired_ = true;
@@ -468,10 +538,9 @@ private:
         ++counters_.timeouts;
         ++backoff_;
         wants_probe = true;
-        const uint64_t rto = config_.reliability.rto_base_ns;
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight || now - r.tx_ns < rto) continue;
+            if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r.ev)) continue;
             ++counters_.lost_timeout;
             give_up(now, psn, r, true);
         }
@@ -491,7 +560,8 @@ private:
     uint64_t next_psn_, una_, max_acked_, rtx_cursor_;
     uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0;
     int64_t inflight_bytes_ = 0;
-    uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0;
+    uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
+    uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false;
     EvIndex last_trigger_ev_ = kNoEv;
