@@ -48,7 +48,9 @@ struct PathRow {
     uint64_t rtt_ns = 0;
 };
 struct CongestionRow {
-    uint64_t cwnd_bytes = 0, max_cwnd_bytes = 0, inflight_bytes = 0, base_rtt_ns = 0, avg_delay_ns = 0, quick_adapts = 0;
+    uint64_t cwnd_bytes = 0, max_cwnd_bytes = 0;
+    int64_t inflight_bytes = 0;
+    uint64_t base_rtt_ns = 0, avg_delay_ns = 0, quick_adapts = 0;
     double rate_bytes_per_s = 0;
     uint64_t remote_ports = 0;
 };
@@ -343,9 +345,9 @@ public:
         nb::gil_scoped_release r;
         loop_->abort_connection(i);
     }
-    void close_connection(uint32_t i) {
+    uint64_t close_connection(uint32_t i) {
         nb::gil_scoped_release r;
-        loop_->close_connection(i);
+        return loop_->close_connection(i);
     }
     std::string connection_error(uint32_t i) {
         nb::gil_scoped_release r;

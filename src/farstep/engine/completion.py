@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Completion", "CompletionDispatcher"]
 
 _log = logging.getLogger("farstep.engine")
-_BUSY_WAIT_NS = 20_000_000  # every completion wakes the thread; this bounds the wait for a close that does not
+_BUSY_WAIT_NS = 20_000_000  # completions wake the thread; this bounds the wait for what does not
 _IDLE_WAIT_NS = 250_000_000
 
 
@@ -41,7 +41,7 @@ class Completion:
             ConnectionAborted: the connection was given up before.
             EndpointClosed: the endpoint was closed before.
         """
-        if not self._is_done:
+        if not self.done():
             try:
                 self._connection._wait_completion(self._number, timeout_s)
             finally:

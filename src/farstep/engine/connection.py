@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from typing import TYPE_CHECKING
 
@@ -74,13 +75,14 @@ class Connection:
 
         Raises:
             EngineError: the bytes are no descriptor, no address of the peer can be used, or it is connected already.
+            ConnectionAborted: it was given up before.
             EndpointClosed: the endpoint is closed.
         """
         self._endpoint._check_open()
         if self._is_connected or self._is_closed:
-            raise self._error(
-                EngineError, "it is connected already" if self._is_connected else "it is closed"
-            )
+            raise self._error(EngineError, "it is closed" if self._is_closed else "it is connected already")
+        if self._abort_reason is not None:
+            raise self._error(ConnectionAborted, self._abort_reason)
         peer = ConnectionDescriptor.decode(peer_descriptor)
         if peer.icrc != self._own.icrc:
             raise self._error(
@@ -139,10 +141,9 @@ class Connection:
         _check_range("region", offset_bytes, length_bytes, region.length_bytes)
         _check_range("remote region", remote_offset_bytes, length_bytes, remote.length_bytes)
         if immediate is not None:
+            immediate = operator.index(immediate)
             check_range("immediate", immediate, 0, (1 << 32) - 1)
-        self._check_index()
-        if not self._is_connected:
-            raise self._error(EngineError, "it is not connected yet")
+        self._check_connected()
         if region._endpoint is not self._endpoint:
             raise self._error(
                 RegionError,
@@ -176,14 +177,14 @@ class Connection:
         """
         end_s = _end_s(timeout_s)
         while True:
-            result, value = self._native.wait_immediate(self._check_index(), _slice_ns(end_s))
+            result, value = self._native.wait_immediate(self._check_connected(), _slice_ns(end_s))
             if result == _READY:
                 return value
             self._after_wait(result, end_s, timeout_s, "an immediate")
 
     def poll_immediate(self) -> int | None:
         """Returns the next immediate if one is there, else None."""
-        result, value = self._native.wait_immediate(self._check_index(), 0)
+        result, value = self._native.wait_immediate(self._check_connected(), 0)
         if result == _READY:
             return value
         if result != _TIMED_OUT:
@@ -240,6 +241,14 @@ class Connection:
             raise self._failure()
         return self._index
 
+    def _check_connected(self) -> int:
+        index = self._check_index()
+        if not self._is_connected:
+            if self._abort_reason is not None:
+                raise self._error(ConnectionAborted, self._abort_reason)
+            raise self._error(EngineError, "it is not connected yet; call connect with the peer's descriptor")
+        return index
+
     def _after_wait(self, result: int, end_s: float | None, timeout_s: float | None, what: str) -> None:
         if result != _TIMED_OUT:
             raise self._failure()
@@ -254,9 +263,9 @@ class Connection:
         if self._native.is_closed:
             return self._error(EndpointClosed, "the endpoint is closed")
         cause = self._last_error if self._is_closed else self._native.connection_error(self._index)
-        if cause in _ABORTED_CAUSES or self._abort_reason is not None:
-            reason = self._abort_reason or _ABORTED_CAUSES[cause]
-            return self._error(ConnectionAborted, reason)
+        if cause in _ABORTED_CAUSES:
+            own_reason = self._abort_reason if cause == "aborted" else None
+            return self._error(ConnectionAborted, own_reason or _ABORTED_CAUSES[cause])
         if self._is_closed and cause == "none":
             return self._error(ConnectionAborted, "it was closed here")
         return self._error(ConnectionFailed, _FAILED_CAUSES.get(cause, cause))

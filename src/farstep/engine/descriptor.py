@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,10 +60,12 @@ class ConnectionDescriptor:
         Raises:
             EngineError: these are not the bytes of a descriptor of this version.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise EngineError(f"a peer descriptor is bytes, not {type(data).__name__}")
         if len(data) > _MAX_BYTES:
             raise EngineError(f"a peer descriptor of {len(data)} bytes is longer than {_MAX_BYTES}")
         try:
-            fields: dict[str, Any] = json.loads(data)
+            fields: dict[str, Any] = json.loads(bytes(data))
             if fields.pop("protocol") != _MAGIC:
                 raise EngineError("the peer descriptor is of another protocol")
             version = fields.pop("version")
@@ -73,29 +76,60 @@ class ConnectionDescriptor:
             descriptor.check()
         except EngineError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise EngineError(f"the peer descriptor cannot be read ({error})") from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise EngineError(f"the peer descriptor cannot be read ({_in_words(error)})") from None
         return descriptor
 
     def check(self) -> None:
         """Raises ValueError naming the first field that is out of range."""
-        limits = {
-            "peer_id": (self.peer_id, 2**64),
-            "qpn": (self.qpn, 2**24),
-            "start_psn": (self.start_psn, 2**24),
-            "mtu_bytes": (self.mtu_bytes - 64, 60_000),
-            "mpr": (self.mpr - 1, 255),
-            "wimm": (self.wimm - 1, 32_768),
-            "number of ports": (len(self.ports) - 1, 32),
-        }
-        for name, (value, end) in limits.items():
-            if not isinstance(value, int) or not 0 <= value < end:
-                raise ValueError(f"{name} is out of range")
+        _check("number of ports", len(self.ports), 1, 32)
+        _check("peer_id", self.peer_id, 0, 2**64 - 1)
+        _check("qpn", self.qpn, 0, 2**24 - 1)
+        _check("start_psn", self.start_psn, 0, 2**24 - 1)
+        _check("mtu_bytes", self.mtu_bytes, 64, 60_000)
+        _check("mpr", self.mpr, 1, 255)
+        _check("wimm", self.wimm, 1, 32_768)
+        if not isinstance(self.site, str):
+            raise ValueError("site is not a text")
+        if not isinstance(self.icrc, bool):
+            raise ValueError("icrc is neither true nor false")
+        if not isinstance(self.is_mtu_fixed, bool):
+            raise ValueError("is_mtu_fixed is neither true nor false")
 
 
 def _port(fields: dict[str, Any]) -> PortDescriptor:
-    public = {str(scope): (str(host), int(port)) for scope, (host, port) in fields.pop("public").items()}
+    public = {scope: _address("public address", *address) for scope, address in fields.pop("public").items()}
     port = PortDescriptor(public=public, **fields)
-    if not 0 < int(port.port) < 65_536 or not 0 <= int(port.plane) < 32:
-        raise ValueError("port or plane is out of range")
+    _address("port", port.host, port.port)
+    _check("plane", port.plane, 0, 31)
+    _check("receive_buffer_bytes", port.receive_buffer_bytes, 0, 2**40)
+    rate = port.rate_mbps
+    if rate is not None and (
+        isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e9
+    ):
+        raise ValueError(f"rate_mbps = {rate!r} is out of range")
     return port
+
+
+def _address(name: str, host: Any, port: Any) -> tuple[str, int]:
+    _check(name, port, 1, 65_535)
+    if not isinstance(host, str):
+        raise ValueError(f"the host of a {name} is not a text")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(f"the host {host!r} of a {name} is no IP address") from None
+    return host, port
+
+
+def _check(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} = {value!r} is not in {low} to {high}")
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"field {error} is missing"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    return str(error)

@@ -139,7 +139,7 @@ class Endpoint:
             raise EngineError(
                 f"all {self.profile.max_regions} regions are in use; raise max_regions in the profile"
             )
-        return Region(self, keeper, rkey, length_bytes)
+        return Region(self, buffer, keeper, rkey, length_bytes)
 
     def _release_region(self, rkey: int, buffer: Any) -> None:
         if self._is_closed or not self._owns_process():
@@ -224,6 +224,9 @@ class Endpoint:
         self._lingering.clear()
         _open_endpoints.discard(self)
 
+    def _is_usable(self) -> bool:
+        return self._owns_process() and not self._is_closed
+
     def _owns_process(self) -> bool:
         return os.getpid() == self._pid
 
@@ -244,6 +247,9 @@ class Endpoint:
             with contextlib.suppress(Exception):
                 self.close()
 
+    def _abandon(self) -> None:
+        self._native.abandon()
+
     def __repr__(self) -> str:
         ports = ", ".join(f"{host}:{port}" for host, port in self.ports)
         return f"<Endpoint {self.name or 'unnamed'} on {ports}>"
@@ -254,3 +260,12 @@ def _close_all() -> None:
     # The compiled thread must end while the interpreter still stands.
     for endpoint in list(_open_endpoints):
         endpoint.close()
+
+
+def _abandon_all() -> None:
+    # A forked child would otherwise keep the parent's ports bound for as long as it lives.
+    for endpoint in list(_open_endpoints):
+        endpoint._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -28,13 +28,14 @@ class Region:
     sent from stays referenced until those sends end.
 
     Attributes:
-        buffer: what was registered.
+        buffer: what was registered; None once closed.
         length_bytes: its size.
         remote: the name by which a peer writes to it.
     """
 
-    def __init__(self, endpoint: Endpoint, buffer: Any, rkey: int, length_bytes: int) -> None:
+    def __init__(self, endpoint: Endpoint, buffer: Any, keeper: Any, rkey: int, length_bytes: int) -> None:
         self.buffer = buffer
+        self._keeper = keeper
         self.length_bytes = length_bytes
         self.remote = RemoteRegion(rkey, length_bytes)
         self._endpoint: Endpoint | None = endpoint
@@ -48,8 +49,8 @@ class Region:
         """Ends access to the memory. Safe to call twice."""
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
-            endpoint._release_region(self.remote.rkey, self.buffer)
-        self.buffer = None
+            endpoint._release_region(self.remote.rkey, self._keeper)
+        self.buffer = self._keeper = None
 
     def __enter__(self) -> Region:
         return self
@@ -72,21 +73,15 @@ def locate(buffer: Any) -> tuple[Any, int, int, bool]:
     Raises:
         RegionError: the object has no contiguous memory on this host.
     """
-    if hasattr(buffer, "data_ptr") and hasattr(
-        buffer, "element_size"
-    ):  # a torch tensor, without importing torch
-        if buffer.device.type != "cpu":
-            raise RegionError(
-                f"a tensor on {buffer.device} cannot be registered; valid is a tensor on the CPU"
-            )
-        if not buffer.is_contiguous():
-            raise RegionError(
-                "a tensor that is not contiguous cannot be registered; call .contiguous() first"
-            )
-        return buffer, buffer.data_ptr(), buffer.numel() * buffer.element_size(), True
+    if hasattr(buffer, "data_ptr") and hasattr(buffer, "element_size"):
+        return _locate_tensor(buffer)
     if isinstance(buffer, np.ndarray):
         if not buffer.flags.c_contiguous:
-            raise RegionError("an array that is not C-contiguous cannot be registered")
+            raise RegionError("an array that is not C-contiguous cannot be registered; copy it first")
+        if buffer.dtype.hasobject:
+            raise RegionError(
+                f"an array of {buffer.dtype} holds references, which peers must not write; valid is plain data"
+            )
         return buffer, buffer.ctypes.data, buffer.nbytes, buffer.flags.writeable
     try:
         view = memoryview(buffer)
@@ -97,3 +92,15 @@ def locate(buffer: Any) -> tuple[Any, int, int, bool]:
             f"{type(buffer).__name__} cannot be registered ({error}); valid is {kinds}"
         ) from None
     return array, array.ctypes.data, array.nbytes, not view.readonly
+
+
+def _locate_tensor(tensor: Any) -> tuple[Any, int, int, bool]:  # without importing torch
+    if tensor.device.type != "cpu":
+        raise RegionError(f"a tensor on {tensor.device} cannot be registered; valid is a tensor on the CPU")
+    if str(tensor.layout) != "torch.strided":
+        raise RegionError(f"a tensor of layout {tensor.layout} cannot be registered; valid is a dense tensor")
+    if not tensor.is_contiguous():
+        raise RegionError("a tensor that is not contiguous cannot be registered; call .contiguous() first")
+    # The storage is kept too: assigning to `tensor.data` would let go of it.
+    keeper = (tensor, tensor.untyped_storage())
+    return keeper, tensor.data_ptr(), tensor.numel() * tensor.element_size(), True
