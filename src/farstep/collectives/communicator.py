@@ -425,6 +425,16 @@ class Communicator:
             handle.wait(wait_s)
         return handle
 
+    # -- other work -----------------------------------------------------------------------------------
+
+    def run_in_order(self, name: str, action: Callable[[], None], *, background: bool = False) -> Handle:
+        """Runs an action of the caller's after all earlier operations and before all later ones.
+
+        For staging memory: copying in before a collective and out after it. The action is skipped, and its
+        handle fails, once an operation has failed. It must not call this communicator.
+        """
+        return self._issue(name, lambda deadline_s: action(), background, None)
+
     # -- ending ---------------------------------------------------------------------------------------
 
     @property

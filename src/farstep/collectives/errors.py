@@ -5,8 +5,8 @@ from __future__ import annotations
 from farstep.engine import ConnectionAborted, EngineError, WaitTimeout
 
 
-class CommunicatorError(EngineError):
-    """A collective failed."""
+class CommunicatorError(EngineError, RuntimeError):
+    """A collective failed. A RuntimeError too, because that is what frameworks around torch expect and handle."""
 
 
 class CommunicatorAborted(CommunicatorError, ConnectionAborted):

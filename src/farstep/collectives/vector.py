@@ -6,6 +6,7 @@ bytes, so that a list of tensors can be gathered into or scattered from without 
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -117,6 +118,13 @@ class Space:
         regions, self._regions = self._regions, None
         for region in regions or ():
             region.close()
+
+
+def view_memory(address: int, length_bytes: int, element_type: ElementType, owner: object) -> Vector:
+    """Views memory at an address as a vector that keeps its owner alive."""
+    memory = (ctypes.c_uint8 * length_bytes).from_address(address)
+    memory._owner = owner  # type: ignore[attr-defined]
+    return Vector(np.frombuffer(memory, dtype=np.uint8), element_type)
 
 
 def allocate_pages(length_bytes: int) -> np.ndarray[Any, Any]:
