@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["join_ports", "parameters_for"]
 
-HOST_NOISE_NS = 200_000
+HOST_NOISE_NS = 500_000
 """How late a busy host may answer without that being a queue in the network. Sizes the window of short round trips."""
 PLANES_MAX = 32
 
