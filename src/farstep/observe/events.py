@@ -5,7 +5,7 @@ of its kind:
 
     {"t_ns": 1204000000, "wall": "2026-03-01T12:00:01.204000+00:00", "rank": 0, "kind": "step", ...}
 
-`t_ns` counts nanoseconds of the monotonic clock since the run began; `wall` is for people and is never
+`t_ns` counts nanoseconds of the monotonic clock since the log was opened; `wall` is for people and is never
 used for arithmetic; `rank` is null where a record speaks for the whole run. One process writes a log,
 from as many threads as it likes, a whole line at a time, so a killed run leaves at most one broken
 line, the last.
@@ -81,6 +81,7 @@ class Step(Event):
     kind: ClassVar[str] = "step"
 
     step: NonNegativeInt
+    """Number of the step, counted from 0."""
     loss: float
     """Mean training loss of the step, nats per token."""
     tokens: NonNegativeInt
@@ -149,6 +150,7 @@ class Eval(Event):
     kind: ClassVar[str] = "eval"
 
     step: NonNegativeInt
+    """How many steps had been committed."""
     loss: float
     """Nats per token."""
 
@@ -188,7 +190,7 @@ class Record:
     """One line of a log: an event, when it happened and whose it is."""
 
     t_ns: int
-    """Monotonic nanoseconds since the run began."""
+    """Monotonic nanoseconds since the log was opened."""
     wall: str
     """The same moment as ISO 8601 in UTC, for people."""
     rank: int | None
@@ -197,7 +199,7 @@ class Record:
 
     @property
     def t_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the log was opened."""
         return self.t_ns / 1e9
 
     def to_json(self) -> str:

@@ -144,7 +144,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def step_time_figure(timeline: Timeline) -> go.Figure:
     """Step time over the run, and the part of it spent waiting for gradients."""
     rows = timeline.rows
-    figure = _figure("time since the run began (s)", "step time (ms)")
+    figure = _figure("time since training began (s)", "step time (ms)")
     series = (
         ("step", [row.step_time_ns / 1e6 for row in rows], PALETTE[0]),
         ("waiting for gradients", [row.allreduce_ns / 1e6 for row in rows], PALETTE[1]),
@@ -182,7 +182,7 @@ def _cut_off_warm_up(figure: go.Figure, rows: Sequence[StepRow]) -> None:
 
 def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.Figure:
     """Bytes per second sent over each path, over the whole run or around one fault."""
-    figure = _figure("time since the run began (s)", "sent over one path (MB/s)")
+    figure = _figure("time since training began (s)", "sent over one path (MB/s)")
     from_s, until_s = 0.0, timeline.duration_s
     if around is not None:
         from_s, until_s = window_around(around, timeline.duration_s)
@@ -190,7 +190,7 @@ def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.F
     for index, path in enumerate(_ordered(timeline)):
         rates = timeline.path_rates(path.name, bin_s, until_s=until_s)
         first = int(from_s / bin_s)
-        is_in_trouble = any(state is not PathState.GOOD for _, state in path.changes)
+        is_hit = any(_befalls(fault, path) for fault in timeline.faults)
         figure.add_trace(
             go.Scatter(
                 x=[round((i + 0.5) * bin_s, 3) for i in range(first, len(rates))],
@@ -199,7 +199,7 @@ def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.F
                 mode="lines",
                 line={
                     "color": PALETTE[index % len(PALETTE)],
-                    "width": 2.8 if is_in_trouble else 1.1,
+                    "width": 2.8 if is_hit else 1.1,
                     "dash": _DASHES[index // len(PALETTE) % len(_DASHES)],
                 },
             )
@@ -221,7 +221,7 @@ def window_around(fault: Fault, duration_s: float) -> tuple[float, float]:
 def path_state_figure(timeline: Timeline) -> go.Figure:
     """State of every path over the run, one bar per path; the state is written into the bar where it fits."""
     paths = _ordered(timeline)
-    figure = _figure("time since the run began (s)", "")
+    figure = _figure("time since training began (s)", "")
     shown: set[PathState] = set()
     for path in paths:
         ends = [*(t_ns for t_ns, _ in path.changes[1:]), round(timeline.duration_s * 1e9)]
@@ -257,7 +257,7 @@ def path_state_figure(timeline: Timeline) -> go.Figure:
 def retransmission_figure(timeline: Timeline) -> go.Figure:
     """Packets sent again, by path, over the run."""
     bin_s = max(0.5, timeline.duration_s / 200)
-    figure = _figure("time since the run began (s)", f"packets resent per {bin_s:.3g} s")
+    figure = _figure("time since training began (s)", f"packets resent per {bin_s:.3g} s")
     for index, path in enumerate(_ordered(timeline)):
         counts: dict[int, int] = {}
         for t_ns, _, sample in path.samples:
@@ -328,6 +328,11 @@ def _shade(figure: go.Figure, start: float, end: float, title: str) -> None:
 def _steps_during(fault: Fault, rows: Iterable[StepRow]) -> list[StepRow]:
     end_ns = math.inf if fault.end_ns is None else fault.end_ns
     return [row for row in rows if row.end_ns > fault.start_ns and row.start_ns < end_ns]
+
+
+def _befalls(fault: Fault, path: PathView) -> bool:
+    words = fault.target.replace("=", " ").replace(",", " ").split()
+    return path.name in fault.target or ("plane" in words and str(path.plane) in words)
 
 
 def _ordered(timeline: Timeline) -> list[PathView]:

@@ -27,11 +27,10 @@ from farstep.observe.events import (
     Record,
     RunEnd,
     RunStart,
-    Step,
 )
 from farstep.observe.live_screen import Happening, LiveScreen
 from farstep.observe.step_times import StepTimes
-from farstep.observe.timeline import RATE_WINDOW_STEPS, Timeline
+from farstep.observe.timeline import RATE_WINDOW_STEPS, Timeline, fault_title
 from farstep.observe.units import duration_text
 
 HAPPENINGS_KEPT = 200
@@ -67,7 +66,7 @@ class LiveDisplay:
         self._plain_every_steps = plain_every_steps
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self._lock = threading.Lock()
-        self._step_printed = 0
+        self._steps_told = 0
         self._step_times: StepTimes | None = None
         self._live: Live | None = None
         if not self.is_plain:
@@ -112,33 +111,29 @@ class LiveDisplay:
         return None
 
     def _new_happenings(self, record: Record, before: PathState | None) -> list[Happening]:
-        event, step = record.event, max(self.timeline.steps, default=0) + 1  # the one that is running
+        event, timeline = record.event, self.timeline
+        step = timeline.steps_done  # the number of the one that is running
+        t_ns = timeline.time_ns(record)
         match event:
             case FaultEvent():
-                title = " · ".join(filter(None, (event.fault.replace("_", " "), event.target)))
-                if event.value is not None:
-                    title += f" · {event.value:g}"
+                title = fault_title(event.fault, event.target, event.value)
                 is_applied = event.action == "applied"
-                text = f"fault: {title}" if is_applied else f"fault over: {title}"
+                text, style = ("fault", "bold red") if is_applied else ("fault over", "bold green")
                 return [
-                    Happening(
-                        record.t_ns, event.step or step, text, "bold red" if is_applied else "bold green"
-                    )
+                    Happening(t_ns, step if event.step is None else event.step, f"{text}: {title}", style)
                 ]
             case PathStateChange() | PathSample():
-                after = self.timeline.paths[event.path].state
+                after = timeline.paths[event.path].state
                 if after is (before or PathState.GOOD):
                     return []
                 cause = f" ({event.cause})" if isinstance(event, PathStateChange) and event.cause else ""
                 text = f"{event.path}: {before or PathState.GOOD} → {after}{cause}"
-                return [Happening(record.t_ns, step, text, "green" if after is PathState.GOOD else "yellow")]
+                return [Happening(t_ns, step, text, "green" if after is PathState.GOOD else "yellow")]
             case Eval():
-                return [Happening(record.t_ns, event.step, f"held-out loss {event.loss:.4f}", "cyan")]
+                return [Happening(t_ns, event.step, f"held-out loss {event.loss:.4f}", "cyan")]
             case RunEnd():
-                reason = f": {event.reason}" if event.reason else ""
-                return [
-                    Happening(record.t_ns, event.steps or step - 1, f"run {event.status}{reason}", "bold")
-                ]
+                text = f"run {event.status}" + (f": {event.reason}" if event.reason else "")
+                return [Happening(t_ns, event.steps or step, text, "bold")]
         return []
 
     def _screen(self) -> RenderableType:
@@ -158,26 +153,30 @@ class LiveDisplay:
     # ---- plain lines ----
 
     def _print_plain(self, record: Record, happenings: list[Happening]) -> None:
-        event = record.event
+        event, planned = record.event, self._steps_planned()
         if isinstance(event, RunStart):
-            self._print(f"{event.name}: {event.ranks} ranks, {event.steps_planned or '?'} steps")
+            self._print(f"{event.name}: {event.ranks} ranks, {planned} steps")
         for happening in happenings:
             self._print(f"[{duration_text(happening.t_ns / 1e9)}] step {happening.step}: {happening.text}")
-        if isinstance(event, Step) and event.step > self._step_printed:
-            # The step before is complete once a rank reports the next one.
-            complete = self._step_printed
-            self._step_printed = event.step
-            if complete and (complete % self._plain_every_steps == 0 or complete == 1):
-                self._print(self._plain_step(complete))
-        if isinstance(event, RunEnd) and self._step_printed:
-            self._print(self._plain_step(self._step_printed))
+        # A step is complete once a rank reports the next one, or the run ends.
+        done = self.timeline.steps_done
+        num_complete = done if isinstance(event, RunEnd) else done - 1
+        if num_complete <= self._steps_told:
+            return
+        is_due = num_complete % self._plain_every_steps == 0 or num_complete == 1 or isinstance(event, RunEnd)
+        self._steps_told = num_complete
+        if is_due and num_complete - 1 in self.timeline.steps:
+            self._print(self._plain_step(num_complete))
 
-    def _plain_step(self, step: int) -> str:
+    def _steps_planned(self) -> str:
+        start = self.timeline.start
+        return str(start.steps_planned) if start and start.steps_planned else "?"
+
+    def _plain_step(self, num_complete: int) -> str:
         timeline = self.timeline
         self._refresh_step_times()
-        planned = timeline.start.steps_planned if timeline.start else None
-        row = timeline.steps[step]
-        words = [f"step {step}/{planned}" if planned else f"step {step}", f"loss {row.loss:.4f}"]
+        row = timeline.steps[num_complete - 1]
+        words = [f"{num_complete}/{self._steps_planned()} steps", f"loss {row.loss:.4f}"]
         if timeline.held_out_loss is not None:
             words.append(f"held out {timeline.held_out_loss:.4f}")
         rate = timeline.tokens_per_s(RATE_WINDOW_STEPS)

@@ -73,7 +73,7 @@ class LiveScreen:
 
     def _head(self, width: int) -> RenderableType:
         timeline, start = self._timeline, self._timeline.start
-        step = max(timeline.steps, default=0)
+        done = timeline.steps_done
         planned = start.steps_planned if start else None
         remaining_s = timeline.remaining_s()
         progress = Table.grid(expand=True, padding=(0, 2, 0, 0))
@@ -82,8 +82,8 @@ class LiveScreen:
         progress.add_column(no_wrap=True, justify="right")
         left = "" if remaining_s is None else f"  {duration_text(remaining_s)} left"
         progress.add_row(
-            Text(f"step {step}" + (f" of {planned}" if planned else ""), style="bold"),
-            ProgressBar(total=planned, completed=step, pulse=planned is None),
+            Text(f"{done} of {planned} steps" if planned else f"{done} steps", style="bold"),
+            ProgressBar(total=planned, completed=done, pulse=planned is None),
             Text(f"{duration_text(timeline.last_t_ns / 1e9)} run{left}"),
         )
         title = start.name if start else "waiting for the run to begin"

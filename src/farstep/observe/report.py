@@ -172,13 +172,15 @@ def _faults(timeline: Timeline) -> str:
 
 
 def _paths(timeline: Timeline) -> str:
-    head = ("path", "plane", "sent", "received", "packets resent", "packets lost", "state at the end")
+    has_received = any(path.bytes_received for path in timeline.paths.values())
+    received = ["received"] if has_received else []
+    head = ("path", "plane", "sent", *received, "packets resent", "packets lost", "state at the end")
     rows = [
         (
             path.name,
             str(path.plane),
             bytes_text(path.bytes_sent),
-            bytes_text(path.bytes_received),
+            *([bytes_text(path.bytes_received)] if has_received else []),
             f"{path.retransmitted:,}",
             f"{path.lost:,}",
             path.state.value,

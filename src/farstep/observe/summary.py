@@ -51,7 +51,8 @@ def facts(timeline: Timeline) -> list[tuple[str, str]]:
     found: list[tuple[str, str | None]] = [
         ("run", outcome(timeline)),
         ("steps", f"{len(timeline.steps)}{planned}"),
-        ("wall time", duration_text(timeline.duration_s)),
+        ("training took", duration_text(timeline.duration_s)),
+        ("starting up took", duration_text(timeline.startup_ns / 1e9)),
         ("training loss", _loss(timeline.final_loss)),
         ("held-out loss", _held_out(timeline)),
         ("tokens per second", _rate(timeline.tokens_per_s())),
@@ -110,7 +111,8 @@ def _facts_table(timeline: Timeline) -> Table:
 def _paths_table(timeline: Timeline) -> Table:
     table = Table(title="Paths", title_justify="left", title_style="bold", box=box.SIMPLE, header_style="dim")
     table.add_column("path", no_wrap=True)
-    for name in ("plane", "sent", "received", "resent", "lost"):
+    has_received = any(path.bytes_received for path in timeline.paths.values())
+    for name in ("plane", "sent", *(["received"] if has_received else []), "resent", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state at the end", no_wrap=True)
     for path in timeline.paths.values():
@@ -118,7 +120,7 @@ def _paths_table(timeline: Timeline) -> Table:
             Text(path.name),
             str(path.plane),
             bytes_text(path.bytes_sent),
-            bytes_text(path.bytes_received),
+            *([bytes_text(path.bytes_received)] if has_received else []),
             f"{path.retransmitted:,}",
             f"{path.lost:,}",
             Text(path.state),
@@ -137,12 +139,22 @@ def _faults_table(timeline: Timeline) -> Table:
         header_style="dim",
     )
     table.add_column("fault")
-    for name in ("when", "steps", "at once", "= steps", "in all", "= steps"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for fault, cost in zip_costs(timeline):
-        table.add_row(Text(fault.title), fault.when, *cost_texts(cost))
+    table.add_column("cost", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("= steps", justify="right", no_wrap=True)
+    for fault, cost in zip_costs(timeline)[:FAULTS_LISTED_MAX]:
+        num_steps, at_once, at_once_steps, in_all, in_all_steps = cost_texts(cost)
+        what = f"{fault.title}\n{fault.when}, {num_steps} steps"
+        table.add_row(
+            Text(what), "at once\nin all", f"{at_once}\n{in_all}", f"{at_once_steps}\n{in_all_steps}"
+        )
+    if len(timeline.faults) > FAULTS_LISTED_MAX:
+        table.add_row(f"and {len(timeline.faults) - FAULTS_LISTED_MAX} more, in the report", "", "", "")
     return table
 
+
+FAULTS_LISTED_MAX = 12
+"""Faults a summary lists: what still fits on a screen."""
 
 COST_CAPTION = (
     "Cost: time beyond the median of the healthy steps around. "

@@ -3,12 +3,14 @@
 The display, the summary and the report all read a `Timeline`, so they cannot disagree. A timeline may
 be looked at at any moment; what the log does not say (yet, or because the run was killed) is absent or
 None, never guessed.
+
+Times in a timeline count from the `run_start` event, when training begins; what the log says before it is left
+out. In a log without one they count from the beginning of the log.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -112,18 +114,21 @@ class Fault:
     @property
     def title(self) -> str:
         """Kind, target and size in words."""
-        words = [self.kind.replace("_", " ")]
-        if self.target:
-            words.append(self.target)
-        if self.value is not None:
-            words.append(f"{self.value:g}")
-        return " · ".join(words)
+        return fault_title(self.kind, self.target, self.value)
 
     @property
     def when(self) -> str:
         """From when until when in the run, as a clock shows it."""
         until = "…" if self.end_ns is None else duration_text(self.end_ns / 1e9)
         return f"{duration_text(self.start_ns / 1e9)} to {until}"
+
+
+def fault_title(kind: str, target: str, value: float | None) -> str:
+    """Says kind, target and size of a fault in words."""
+    words = [kind.replace("_", " "), target.replace("=", " ")]
+    if value is not None:
+        words.append(f"{value:g}")
+    return " · ".join(word for word in words if word)
 
 
 _ORDER = list(PathState)
@@ -142,9 +147,14 @@ class Timeline:
 
     def __init__(self, *, recent_samples: int | None = None) -> None:
         self.start: RunStart | None = None
-        self.end: RunEnd | None = None
-        self.end_t_ns: int | None = None
         self.started_wall: str | None = None
+        self.startup_ns = 0
+        """From the beginning of the log to that of training."""
+        self._recent_samples = recent_samples
+        self._clear()
+
+    def _clear(self) -> None:
+        self.end: RunEnd | None = None
         self.last_t_ns = 0
         self.steps: dict[int, StepRow] = {}
         """By step number, in the order first reported; a step run again replaces its first attempt."""
@@ -152,9 +162,7 @@ class Timeline:
         """Time in ns, step and held-out loss."""
         self.paths: dict[str, PathView] = {}
         self.faults: list[Fault] = []
-        self._recent_samples = recent_samples
         self._previous_sample_ns: dict[tuple[str, int | None], int] = {}
-        self._retransmissions: deque[tuple[int, int]] = deque(maxlen=recent_samples)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Timeline:
@@ -164,28 +172,35 @@ class Timeline:
             timeline.add(record)
         return timeline
 
+    def time_ns(self, record: Record) -> int:
+        """Returns when a record's event happened, counted from the beginning of training."""
+        return max(0, record.t_ns - self.startup_ns)
+
     def add(self, record: Record) -> None:
         """Takes in the next record of the log."""
-        self.last_t_ns = max(self.last_t_ns, record.t_ns)
+        t_ns = self.time_ns(record)
         match record.event:
             case RunStart() as event:
+                self._clear()
                 self.start = event
+                self.startup_ns = record.t_ns
                 self.started_wall = record.wall
+                t_ns = 0
             case Step() as event:
-                self._add_step(record.t_ns, record.rank, event)
+                self._add_step(t_ns, record.rank, event)
             case Eval() as event:
-                self._add_eval(record.t_ns, event)
+                self._add_eval(t_ns, event)
             case PathSample() as event:
-                self._add_sample(record.t_ns, record.rank, event)
+                self._add_sample(t_ns, record.rank, event)
             case PathStateChange() as event:
-                self._add_change(record.t_ns, record.rank, event)
+                self._add_change(t_ns, record.rank, event)
             case FaultEvent() as event:
-                self._add_fault(record.t_ns, event)
+                self._add_fault(t_ns, event)
             case RunEnd() as event:
                 self.end = event
-                self.end_t_ns = record.t_ns
             case _:
                 pass
+        self.last_t_ns = max(self.last_t_ns, t_ns)
 
     def _add_step(self, t_ns: int, rank: int | None, event: Step) -> None:
         row = self.steps.get(event.step)
@@ -223,8 +238,6 @@ class Timeline:
         path.bytes_received += event.rx_bytes_per_s * interval_s
         path.retransmitted += event.retransmitted
         path.lost += event.lost
-        if event.retransmitted:
-            self._retransmissions.append((t_ns, event.retransmitted))
         self._note_state(path, t_ns, path.state)
 
     def _add_change(self, t_ns: int, rank: int | None, event: PathStateChange) -> None:
@@ -264,8 +277,13 @@ class Timeline:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the beginning of the run to its last record."""
-        return (self.last_t_ns if self.end_t_ns is None else self.end_t_ns) / 1e9
+        """Seconds from the beginning of training to the last record."""
+        return self.last_t_ns / 1e9
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps have been committed; steps are numbered from 0."""
+        return max(self.steps, default=-1) + 1
 
     @property
     def is_complete(self) -> bool:
@@ -313,7 +331,7 @@ class Timeline:
             return None
         rows = self.latest_rows(5 * RATE_WINDOW_STEPS)
         elapsed_ns = rows[-1].end_ns - rows[0].start_ns
-        return max(0, planned - max(self.steps)) * elapsed_ns / 1e9 / len(rows)
+        return max(0, planned - self.steps_done) * elapsed_ns / 1e9 / len(rows)
 
     def path_rates(self, name: str, bin_s: float, *, until_s: float | None = None) -> list[float]:
         """Bytes per second sent over one path, summed over ranks, in bins of equal length from t = 0.

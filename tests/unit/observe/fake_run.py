@@ -36,8 +36,8 @@ def fake_run(
     now_ns = 1_200_000_000
     cut_ns = [0, 0]
     loss = 5.5
-    for step in range(1, num_steps + 1):
-        step_ns = round(STEP_NS * rng.lognormvariate(0, 0.06)) + (900_000_000 if step == 1 else 0)
+    for step in range(num_steps):
+        step_ns = round(STEP_NS * rng.lognormvariate(0, 0.06)) + (900_000_000 if step == 0 else 0)
         if step in cut:
             at_ns = cut_ns[cut.index(step)] = now_ns + step_ns // 3
             step_ns += 60_000_000 if step == cut[0] else 8_000_000
@@ -59,9 +59,9 @@ def fake_run(
                     ),
                 )
             )
-        if step % 50 == 0:
+        if (step + 1) % 50 == 0:
             held_out = 1.62 + 4.0 * math.exp(-step / 60) + 0.5 * math.exp(-step / 400)
-            events.append((now_ns + 4_000_000, None, Eval(step=step, loss=held_out)))
+            events.append((now_ns + 4_000_000, None, Eval(step=step + 1, loss=held_out)))
     events += path_samples(now_ns, cut_ns[0], cut_ns[1], rng)
     hashes = {f"replica {rank}": "9f2c61d07be3a845" for rank in range(NUM_RANKS)}
     if not identical:

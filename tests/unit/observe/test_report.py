@@ -92,10 +92,10 @@ def test_every_axis_has_a_title_with_its_unit() -> None:
     assert titles == [
         *("step", "loss (nats per token)"),
         *("step time (ms)", "number of steps"),
-        *("time since the run began (s)", "step time (ms)"),
-        *("time since the run began (s)", "sent over one path (MB/s)"),
-        *("time since the run began (s)", ""),  # names of paths
-        *("time since the run began (s)", "packets resent per 0.5 s"),
+        *("time since training began (s)", "step time (ms)"),
+        *("time since training began (s)", "sent over one path (MB/s)"),
+        *("time since training began (s)", ""),  # names of paths
+        *("time since training began (s)", "packets resent per 0.5 s"),
     ]
 
 

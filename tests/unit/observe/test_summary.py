@@ -25,12 +25,19 @@ def printed(timeline: Timeline, width: int = 110) -> str:
 
 def test_the_summary_tells_everything_a_run_is_judged_by() -> None:
     text = printed(Timeline.of(fake_run()))
-    for name in ("steps", "wall time", "training loss", "held-out loss", "tokens per second"):
+    for name in (
+        "steps",
+        "training took",
+        "starting up took",
+        "training loss",
+        "held-out loss",
+        "tokens per second",
+    ):
         assert name in text
     for name in ("step time P50", "step time P99", "step time P100", "packets resent", "sent in all"):
         assert name in text
     assert f"path down · path {CUT_PATH}" in text
-    assert "+0.16" in text  # of a step, at once
+    assert "+0.10" in text  # of a step, at once
     assert "All 4 replicas hold bit-identical parameters (hash 9f2c61d07be3a845)." in text
 
 

@@ -8,6 +8,7 @@ from farstep.observe.events import (
     PathState,
     PathStateChange,
     Record,
+    RunStart,
     Step,
 )
 from farstep.observe.step_times import StepTimes, fault_costs, percentile
@@ -197,3 +198,23 @@ def test_the_same_fault_may_come_back() -> None:
     records = [record(t, fault("applied" if t % 20 == 0 else "reverted")) for t in range(0, 40, 10)]
     timeline = Timeline.of(records)
     assert [(f.start_ns // MS, (f.end_ns or 0) // MS) for f in timeline.faults] == [(0, 10), (20, 30)]
+
+
+def test_time_counts_from_the_beginning_of_training() -> None:
+    early = [record(5, step(0, 4)), record(6, PathSample(path="p", retransmitted=9), 0)]
+    begin = record(1000, RunStart(ranks=2))
+    late = [record(990, PathSample(path="q"), 0), record(1030, step(0, 20)), record(1040, fault("applied"))]
+    timeline = Timeline.of([*early, begin, *late])
+    assert timeline.startup_ns == 1000 * MS
+    assert timeline.steps[0].end_ns == 30 * MS
+    assert timeline.faults[0].start_ns == 40 * MS
+    assert timeline.duration_s == 0.04
+    assert list(timeline.paths) == ["q"]
+    assert timeline.retransmitted == 0
+
+
+def test_the_last_of_the_planned_steps_leaves_none_to_do() -> None:
+    records = [record(0, RunStart(steps_planned=3)), *(record(10 * i + 10, step(i, 10)) for i in range(3))]
+    timeline = Timeline.of(records)
+    assert timeline.steps_done == 3
+    assert timeline.remaining_s() == 0
