@@ -467,3 +467,32 @@ def test_the_process_imports_quickly_and_without_torch():
     program = "import sys, farstep.lab.process; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.stdout == "[]\n"
+
+
+def test_the_command_carries_questions_and_answers_and_ends_at_ctrl_c(tmp_path):
+    with udp() as server, udp() as client:
+        port = server.getsockname()[1]
+        file = tmp_path / "net.toml"
+        file.write_text(
+            'sites = ["east", "west"]\n[[paths]]\nname = "north"\ndelay_ms = 5\n'
+            f'[[expose]]\nsite = "west"\naddress = "127.0.0.1:{port}"\n'
+            '[[faults]]\nkind = "loss"\npath = "north"\nloss_percent = 0\nat_s = 0\n'
+        )
+        with subprocess.Popen(
+            [sys.executable, "-m", "farstep.lab", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            told = process.stdout.readline()
+            assert told.startswith(f"east reaches 127.0.0.1:{port} at west (plane 0) at 127.0.0.1:")
+            assert process.stdout.readline().startswith("control address: ")
+            assert "applied   loss path=north" in process.stdout.readline()
+            client.sendto(b"question", ("127.0.0.1", int(told.rpartition(":")[2])))
+            question, source = server.recvfrom(100)
+            server.sendto(question, source)
+            assert client.recv(100) == b"question"
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=30)
+            assert (process.returncode, errors) == (0, "")
+            assert "north                east -> west              1            1" in output

@@ -35,6 +35,9 @@ RELEASE_INTERVAL_NS = 200_000
 """Packets that become due within this are sent together: 0.1 ms late on average, and a handful of 4 KiB
 packets per send at 1 Gbit/s. A packet that is due after a pause leaves at its own time."""
 
+WAIT_NS_MAX = 1_000_000_000
+"""An arrival time further back than this is the system's clock being set, not a packet having waited."""
+
 _HASH_MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
 
@@ -253,6 +256,7 @@ class Forwarder:
     def _receive(self, entrance: Entrance, exposure: Exposure, from_site: str) -> None:
         receive = entrance.socket.recvmsg_into
         pool, flows = self._pool, entrance.flows
+        wall_offset_ns = time.time_ns() - time.monotonic_ns()
         for _ in range(RECEIVES_PER_WAKE):
             space = pool.space()
             buffer = space if space is not None else _SPILL
@@ -262,7 +266,7 @@ class Forwarder:
                 return
             except ConnectionRefusedError:
                 continue  # answers a datagram sent earlier; what waits in the socket is still to be read
-            segment_bytes, tos, overflow = read_ancillary(ancillary, num_bytes)
+            segment_bytes, tos, wall_ns, overflow = read_ancillary(ancillary, num_bytes)
             if overflow:
                 entrance.overflow = overflow
             way = flows.get(source)
@@ -273,7 +277,13 @@ class Forwarder:
                 carrier.drop(num_bytes, segment_bytes, "memory")
                 continue
             chunk = pool.take(num_bytes)
-            carrier.offer(time.monotonic_ns(), space[:num_bytes], segment_bytes, tos, exit, chunk)
+            # The kernel's time of arrival: a packet read late is not a packet sent late, and bursts that
+            # waited for this process must not look like one large burst to the queue.
+            now_ns = time.monotonic_ns()
+            arrived_ns = wall_ns - wall_offset_ns
+            if not now_ns - WAIT_NS_MAX <= arrived_ns <= now_ns:
+                arrived_ns = now_ns
+            carrier.offer(arrived_ns, space[:num_bytes], segment_bytes, tos, exit, chunk)
             pool.release(chunk)
             if not carrier.wakeup:
                 self._arm(carrier)

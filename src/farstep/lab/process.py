@@ -18,7 +18,7 @@ from farstep.lab.forwarder import Forwarder
 from farstep.lab.poller import Poller
 from farstep.lab.script_clock import ScriptClock
 from farstep.lab.sockets import Address
-from farstep.lab.timer import Timer, reduce_timer_slack
+from farstep.lab.timer import Timer, raise_priority, reduce_timer_slack
 
 GC_THRESHOLD = 100_000
 """Allocations between collections: packets make no reference cycles, so rare collections suffice."""
@@ -71,6 +71,7 @@ class EmulatorProcess:
         """
         stop_ns = None if for_s is None else time.monotonic_ns() + round(for_s * 1e9)
         reduce_timer_slack()
+        raise_priority()
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)

@@ -12,20 +12,22 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from farstep.lab.buffers import DATAGRAM_BYTES_MAX
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 """Wanted socket buffers: 30 ms at 1 Gbit/s, longer than a busy machine lets a process wait."""
 
-ANCILLARY_BYTES = 128
-"""Room for three control messages: segment size, traffic class, overflow count."""
+ANCILLARY_BYTES = 160
+"""Room for four control messages: segment size, traffic class, arrival time, overflow count."""
 
 SOL_UDP = socket.IPPROTO_UDP
 UDP_SEGMENT = 103
 UDP_GRO = 104
 IP_RECVTOS = 13
 IPV6_RECVTCLASS = 66
+SO_TIMESTAMPNS = 35
 SO_RXQ_OVFL = 40
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
@@ -66,6 +68,7 @@ def open_udp(bind: Address | None = None, connect: Address | None = None) -> soc
             except OSError:  # needs a privilege; the plain option is capped by net.core.{r,w}mem_max
                 udp.setsockopt(socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        udp.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if family == socket.AF_INET6:
             udp.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVTCLASS, 1)
         else:
@@ -158,22 +161,35 @@ class UdpExit:
         return socket.IPPROTO_IP, socket.IP_TOS, struct.pack("=i", tos)
 
 
-def read_ancillary(ancillary: list[tuple[int, int, bytes]], num_bytes: int) -> tuple[int, int, int]:
-    """Reads the control messages of one received burst.
+class Arrival(NamedTuple):
+    """What the kernel says about a received burst."""
 
-    Returns:
-        Segment size in bytes (`num_bytes` if the burst is one datagram), traffic class byte, and how many
-        datagrams the socket has lost so far for lack of room (0: none, or not reported).
-    """
-    segment_bytes, tos, overflow = num_bytes, 0, 0
+    segment_bytes: int
+    """Size of each datagram but the last."""
+    tos: int
+    """Traffic class byte, ECN bits included."""
+    wall_ns: int
+    """When it arrived, by the system's clock; 0: not told."""
+    overflow: int
+    """Datagrams the socket has lost so far for lack of room; 0: none."""
+
+
+def read_ancillary(ancillary: list[tuple[int, int, bytes]], num_bytes: int) -> Arrival:
+    """Reads the control messages of a received burst of `num_bytes`."""
+    segment_bytes, tos, wall_ns, overflow = num_bytes, 0, 0, 0
     for level, kind, data in ancillary:
         if level == SOL_UDP:
             segment_bytes = int.from_bytes(data[:4], sys.byteorder)
         elif level == socket.SOL_SOCKET:
-            overflow = int.from_bytes(data[:4], sys.byteorder)
+            if kind == SO_TIMESTAMPNS:
+                seconds, nanoseconds = _TIMESPEC.unpack(data)
+                wall_ns = seconds * 1_000_000_000 + nanoseconds
+            elif kind == SO_RXQ_OVFL:
+                overflow = int.from_bytes(data[:4], sys.byteorder)
         elif kind in _TRAFFIC_CLASS:
             tos = data[0] if len(data) == 1 else int.from_bytes(data[:4], sys.byteorder) & 0xFF
-    return max(1, min(segment_bytes, DATAGRAM_BYTES_MAX)), tos, overflow
+    return Arrival(max(1, min(segment_bytes, DATAGRAM_BYTES_MAX)), tos, wall_ns, overflow)
 
 
+_TIMESPEC = struct.Struct("@ll")
 _TRAFFIC_CLASS = (socket.IP_TOS, socket.IPV6_TCLASS)
