@@ -108,9 +108,12 @@ public:
         }
         wake();
     }
-    void close_connection(uint32_t i) {
+    /// Returns how many writes the peer had confirmed.
+    uint64_t close_connection(uint32_t i) {
         Guard g(*this);
         const uint64_t now = now_ns();
+        Connection* c = core_.connection(i);
+        const uint64_t completed = c ? c->completed_messages() : 0;
         core_.say_closed(now, i);
         transmit(now, kMaxBursts);
         clear_backlog(i);
@@ -119,6 +122,7 @@ public:
         peers_[i] = Peer{};
         peers_[i].epoch = epoch;
         changed_.notify_all();
+        return completed;
     }
     void abort_connection(uint32_t i) {
         Guard g(*this);
