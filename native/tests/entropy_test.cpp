@@ -268,6 +268,31 @@ void check_dead_plane(bool at_floor_before, bool call_infer) {
     if (g_verbose) std::printf("   back after %.0f RTT\n", static_cast<double>(t - back) / static_cast<double>(rtt));
 }
 
+// After the host slept, one plane's acknowledgements are read first and the other's packets look late.
+void check_sleepy_host() {
+    auto s = make(shape(2, 32, 16));
+    s->set_rtt(50'000);
+    uint64_t now = kMs;
+    for (EvIndex ev = 0; ev < s->size(); ++ev) s->on_acked(now, ev, 0, true, 50'000);
+    for (int sleep = 0; sleep < 50; ++sleep) {
+        std::vector<EvIndex> flying;
+        for (int i = 0; i < 40; ++i) flying.push_back(send(*s, now));
+        now += 8 * kMs;
+        uint8_t plane = 0;
+        for (const EvIndex ev : flying)
+            if (s->plane(ev) == 0) s->on_acked(now, ev, 4096, true, 8 * kMs);
+        for (const EvIndex ev : flying)
+            if (s->plane(ev) == 1) s->on_lost(now, ev, 4096, false);
+        CHECK(!s->infer_plane_down(now, 50'000, plane), "a sleep of 8 ms is no plane failure");
+        now += 100'000;
+        for (const EvIndex ev : flying)
+            if (s->plane(ev) == 1) s->on_spurious_loss(now, ev, 4096);
+        CHECK(!s->infer_plane_down(now, 50'000, plane), "a sleep of 8 ms is no plane failure");
+        now += 100'000;
+    }
+    CHECK(s->good_count(0) == 32 && s->good_count(1) == 32 && s->backup_count(1) == 16, "%u EVs are in service", s->good_count(1));
+}
+
 void check_probing() {
     PathSetConfig c = shape(1, 8, 4);
     c.probe_interval_ns = kMs;
@@ -723,6 +748,7 @@ int main(int argc, char** argv) {
     check_floor();
     for (const bool floor_before : {false, true})
         for (const bool infer : {false, true}) check_dead_plane(floor_before, infer);
+    check_sleepy_host();
     check_probing();
     check_controller();
     for (uint64_t i = 0; i < iterations && g_failures == 0; ++i) {

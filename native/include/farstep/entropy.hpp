@@ -17,10 +17,8 @@
 #include <cassert>
 #include <cstdint>
 
-#include "farstep/counter_rng.hpp"
-#include "farstep/ev_events.hpp"
 #include "farstep/ev_probing.hpp"
-#include "farstep/ev_rotation.hpp"
+#include "farstep/ev_table.hpp"
 #include "farstep/ev_types.hpp"
 #include "farstep/plane_health.hpp"
 #include "farstep/plane_share.hpp"
@@ -28,540 +26,394 @@
 namespace farstep {
 
 class PathSet {
- public:
-  explicit PathSet(const PathSetConfig& config) noexcept
-      : config_(config),
-        rng_(config.seed + 1),
-        rotation_(config.seed),
-        probing_(config),
-        share_(config.num_planes, config.share, config.capacity_floor, config.capacity_gain, config.seed),
-        mask_(all_planes()) {
-    share_.set_usable(0);   // planes join with their first EV
-  }
-
-  // Before traffic, or later to widen a plane whose backups have run out.
-  void add(uint8_t plane, EvValue value, bool active) noexcept {
-    assert(plane < config_.num_planes && size_ < kMaxEvs);
-    const auto ev = static_cast<EvIndex>(size_++);
-    evs_[ev].value = value;
-    evs_[ev].plane = plane;
-    rotation_.add(ev, plane);
-    if (active) {
-      ++planes_[plane].wanted;
-      enter_rotation(ev);
-    } else {
-      ++planes_[plane].backups;
+public:
+    explicit PathSet(const PathSetConfig& config) noexcept
+        : config_(config),
+          table_(config.seed, config.event_mask),
+          probing_(config),
+          share_(config.num_planes, config.share, config.capacity_floor, config.capacity_gain, config.seed),
+          mask_(all_planes()) {
+        share_.set_usable(0);   // planes join with their first EV
     }
-  }
 
-  // The EV for the next packet or burst, of a plane whose port is free. `exclude` (the EV that lost the packet)
-  // is taken only where nothing else is left. kNoEv if no plane can send.
-  EvIndex pick(uint64_t now, uint64_t free_planes, EvIndex exclude, uint32_t burst_bytes) noexcept {
-    (void)now;
-    uint64_t candidates = free_planes & share_.usable();
-    bool only_excluded = false;
-    while (candidates != 0) {
-      const uint8_t plane = share_.choose(candidates, burst_bytes);
-      const EvIndex ev = pick_in(plane, exclude);
-      if (ev != kNoEv) return ev;
-      only_excluded = true;
-      candidates &= ~(1ull << plane);
+    // Before traffic, or later to widen a plane whose backups have run out.
+    void add(uint8_t plane, EvValue value, bool active) noexcept {
+        assert(plane < config_.num_planes);
+        table_.add(plane, value, active);
+        share_.set_usable(mask_ & table_.serving());
     }
-    return only_excluded ? exclude : kNoEv;
-  }
 
-  const EvValue& value(EvIndex ev) const noexcept { return entry(ev).value; }
-  uint8_t plane(EvIndex ev) const noexcept { return entry(ev).plane; }
-  EvState state(EvIndex ev) const noexcept { return entry(ev).state; }
-  const EvCounters& counters(EvIndex ev) const noexcept { return entry(ev).counters; }
-  bool is_active(EvIndex ev) const noexcept { return rotation_.is_active(ev, plane(ev)); }
+    // The EV for the next packet or burst, of a plane whose port is free. `exclude` (the EV that lost the packet)
+    // is taken only where nothing else is left. kNoEv if no plane can send.
+    EvIndex pick(uint64_t now, uint64_t free_planes, EvIndex exclude, uint32_t burst_bytes) noexcept {
+        (void)now;
+        uint64_t candidates = free_planes & share_.usable();
+        bool only_excluded = false;
+        while (candidates != 0) {
+            const uint8_t plane = share_.choose(candidates, burst_bytes);
+            const EvIndex ev = table_.pick(plane, exclude);
+            if (ev != kNoEv) return ev;
+            only_excluded = true;
+            candidates &= ~(1ull << plane);
+        }
+        return only_excluded ? exclude : kNoEv;
+    }
 
-  // ---- what became of packets -----------------------------------------------------------------------------
+    const EvValue& value(EvIndex ev) const noexcept { return table_.at(ev).value; }
+    uint8_t plane(EvIndex ev) const noexcept { return table_.at(ev).plane; }
+    EvState state(EvIndex ev) const noexcept { return table_.at(ev).state; }
+    const EvCounters& counters(EvIndex ev) const noexcept { return table_.at(ev).counters; }
+    bool is_active(EvIndex ev) const noexcept { return table_.is_active(ev); }
 
-  void on_sent(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
-    (void)now;
-    Entry& e = entry(ev);
-    ++e.counters.sent_packets;
-    e.counters.sent_bytes += bytes;
-    share_.on_sent(e.plane, bytes);
-  }
+    // ---- what became of packets -----------------------------------------------------------------------------
 
-  void on_acked(uint64_t now, EvIndex ev, uint32_t bytes, bool rtt_valid, uint64_t rtt_ns) noexcept {
-    Entry& e = entry(ev);
-    e.counters.acked_bytes += bytes;
-    if (rtt_valid) note_rtt(e, rtt_ns);
-    share_.on_delivered(now, e.plane, bytes);
-    note_alive(now, e.plane);
-  }
+    void on_sent(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
+        (void)now;
+        EvRecord& e = table_.at(ev);
+        ++e.counters.sent_packets;
+        e.counters.sent_bytes += bytes;
+        share_.on_sent(e.plane, bytes);
+    }
 
-  void on_ecn(uint64_t now, EvIndex ev) noexcept {
-    ++entry(ev).counters.ecn;
-    skip(now, ev);
-  }
+    void on_acked(uint64_t now, EvIndex ev, uint32_t bytes, bool rtt_valid, uint64_t rtt_ns) noexcept {
+        EvRecord& e = table_.at(ev);
+        e.counters.acked_bytes += bytes;
+        if (rtt_valid) note_rtt(e, rtt_ns);
+        share_.on_delivered(now, e.plane, bytes);
+        note_alive(now, e.plane);
+    }
 
-  // `bytes` leave the plane's flight, undelivered. A trim at the last hop is incast: all paths are alike, nobody
-  // is blamed.
-  void on_trimmed(uint64_t now, EvIndex ev, bool last_hop, uint32_t bytes = 0) noexcept {
-    Entry& e = entry(ev);
-    ++e.counters.trims;
-    share_.on_lost(e.plane, bytes);
-    note_alive(now, e.plane);
-    if (!last_hop) skip(now, ev);
-  }
+    void on_ecn(uint64_t now, EvIndex ev) noexcept {
+        ++table_.at(ev).counters.ecn;
+        table_.skip(now, ev);
+    }
 
-  void on_always_skip(uint64_t now, EvIndex ev) noexcept {
-    Entry& e = entry(ev);
-    e.demanded = true;
-    condemn(now, ev);
-  }
+    // `bytes` leave the plane's flight, undelivered. A trim at the last hop is incast: all paths are alike, nobody
+    // is blamed.
+    void on_trimmed(uint64_t now, EvIndex ev, bool last_hop, uint32_t bytes = 0) noexcept {
+        EvRecord& e = table_.at(ev);
+        ++e.counters.trims;
+        share_.on_lost(e.plane, bytes);
+        note_alive(now, e.plane);
+        if (!last_hop) table_.skip(now, ev);
+    }
 
-  // One loss and one timeout weigh the same.
-  void on_lost(uint64_t now, EvIndex ev, uint32_t bytes, bool timeout) noexcept {
-    (void)timeout;
-    Entry& e = entry(ev);
-    ++e.counters.lost;
-    share_.on_lost(e.plane, bytes);
-    planes_[e.plane].health.on_loss(now);
-    if (!(mask_ >> e.plane & 1)) return;   // explained by the plane being out
-    ++e.blame;
-    condemn(now, ev);
-  }
+    void on_always_skip(uint64_t now, EvIndex ev) noexcept {
+        EvRecord& e = table_.at(ev);
+        e.demanded = true;
+        condemn(now, ev);
+    }
 
-  // The packet arrived after all. Its bytes left the flight when it was declared lost, and it must not be reported
-  // as acknowledged again. An EV condemned for nothing else comes back at once.
-  void on_spurious_loss(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
-    Entry& e = entry(ev);
-    if (e.counters.lost > 0) --e.counters.lost;
-    e.counters.acked_bytes += bytes;
-    note_alive(now, e.plane);
-    if (e.state != EvState::AssumedBad || e.blame == 0 || --e.blame > 0 || e.demanded) return;
-    if (!planes_[e.plane].health.down) readmit(now, ev, /*earned=*/false);
-  }
+    // One loss and one timeout weigh the same.
+    void on_lost(uint64_t now, EvIndex ev, uint32_t bytes, bool timeout) noexcept {
+        (void)timeout;
+        EvRecord& e = table_.at(ev);
+        ++e.counters.lost;
+        share_.on_lost(e.plane, bytes);
+        health_[e.plane].on_loss(now);
+        if (!(mask_ >> e.plane & 1)) return;   // explained by the plane being out
+        ++e.blame;
+        condemn(now, ev);
+    }
 
-  // ---- probing --------------------------------------------------------------------------------------------
+    // The packet arrived after all. Its bytes left the flight when it was declared lost, and it must not be reported
+    // as acknowledged again. An EV condemned for nothing else comes back at once.
+    void on_spurious_loss(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
+        EvRecord& e = table_.at(ev);
+        if (e.counters.lost > 0) --e.counters.lost;
+        e.counters.acked_bytes += bytes;
+        note_alive(now, e.plane);
+        if (e.state != EvState::AssumedBad || e.blame == 0 || --e.blame > 0 || e.demanded) return;
+        if (!health_[e.plane].down) readmit(now, ev, /*earned=*/false);
+    }
 
-  // A bad EV due for its probe. A plane that is down as a whole is asked once per interval, on any of its EVs.
-  bool poll_probe(uint64_t now, EvIndex& out) noexcept {
-    for (uint32_t tries = 0; tries < kMaxEvs && probing_.poll(now, out); ++tries) {
-      PlaneHealth& h = planes_[plane(out)].health;
-      if (!h.down) return true;
-      if (now >= h.next_probe_ns) {
+    // ---- probing --------------------------------------------------------------------------------------------
+
+    // A bad EV due for its probe. A plane that is down as a whole is asked once per interval, on any of its EVs.
+    bool poll_probe(uint64_t now, EvIndex& out) noexcept {
+        for (uint32_t tries = 0; tries < kMaxEvs && probing_.poll(now, out); ++tries) {
+            PlaneHealth& h = health_[plane(out)];
+            if (!h.down) return true;
+            if (now >= h.next_probe_ns) {
+                h.next_probe_ns = now + probing_.interval_ns();
+                out = any_bad(plane(out), out);
+                return true;
+            }
+            probing_.unspend();
+        }
+        return false;
+    }
+    uint64_t next_probe_ns() const noexcept { return probing_.next_ns(); }
+
+    void on_probe_reply(uint64_t now, EvIndex ev, uint8_t mark, uint64_t rtt_ns) noexcept {
+        EvRecord& e = table_.at(ev);
+        note_rtt(e, rtt_ns);
+        if (e.state != EvState::AssumedBad) return;
+        if (mark == kMarkAlwaysSkip) {
+            on_probe_lost(now, ev);
+            return;
+        }
+        if (health_[e.plane].down) {
+            if (health_[e.plane].damping.on_success()) bring_up(now, e.plane);
+            return;
+        }
+        if (!probing_.on_reply(ev)) return;
+        readmit(now, ev, /*earned=*/true);
+        if (mark == kMarkSkipOnce) table_.skip(now, ev);
+    }
+    void on_probe_lost(uint64_t now, EvIndex ev) noexcept {
+        (void)now;
+        probing_.on_lost(ev);
+        if (health_[plane(ev)].down) health_[plane(ev)].damping.on_failure();
+    }
+
+    // ---- planes ---------------------------------------------------------------------------------------------
+
+    // Round-trip time toward the destination: sets the pace of probes, of learning and of inference.
+    void set_rtt(uint64_t rtt_ns) noexcept {
+        if (rtt_ns == 0 || rtt_ns == rtt_ns_) return;
+        rtt_ns_ = rtt_ns;
+        probing_.set_rtt(rtt_ns);
+        share_.set_rtt(rtt_ns);
+    }
+
+    // Planes that both ends can use. EVs of the others keep their state and are not picked.
+    void set_plane_mask(uint64_t now, uint64_t usable_planes) noexcept {
+        mask_ = usable_planes & all_planes();
+        share_.set_usable(mask_ & table_.serving());
+        keep_floor(now);
+    }
+    uint64_t plane_mask() const noexcept { return mask_; }
+
+    // A plane that loses everything while another one delivers. All its EVs leave service at once, so that not every
+    // one of them has to lose a packet first; it is reported once.
+    bool infer_plane_down(uint64_t now, uint64_t rtt_ns, uint8_t& plane) noexcept {
+        set_rtt(rtt_ns);
+        for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) {
+            const auto p = static_cast<uint8_t>(std::countr_zero(rest));
+            if (health_[p].down || !silent(now, p)) continue;
+            take_down(now, p);
+            plane = p;
+            return true;
+        }
+        return false;
+    }
+    bool plane_down(uint8_t plane) const noexcept { return health_[plane].down; }
+
+    // ---- the controller -------------------------------------------------------------------------------------
+
+    void deny(uint64_t now, EvIndex ev) noexcept {
+        if (table_.at(ev).state == EvState::Denied) return;
+        leave(now, ev, EvState::Denied, /*replace=*/true);
+        keep_floor(now);
+    }
+    void allow(uint64_t now, EvIndex ev) noexcept {
+        if (table_.at(ev).state == EvState::Denied) readmit(now, ev, /*earned=*/false);
+    }
+    bool poll_event(EvEvent& out) noexcept { return table_.events().poll(out); }
+    uint64_t dropped_events() const noexcept { return table_.events().dropped(); }
+
+    // ---- figures --------------------------------------------------------------------------------------------
+
+    uint64_t ev_rtt_ns(EvIndex ev) const noexcept { return table_.at(ev).rtt_ns; }
+    uint64_t plane_rtt_ns(uint8_t plane) const noexcept { return health_[plane].rtt_ns; }
+    // The smallest round trip of the slowest plane in use, for Nscc::set_longest_rtt. 0 = unknown.
+    uint64_t longest_rtt_ns() const noexcept {
+        uint64_t longest = 0;
+        for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1)
+          longest = std::max(longest, share_.min_rtt_ns(lowest(rest)));
+        return longest;
+    }
+    // How much longer this EV's plane is than the shortest one in use. Congestion control takes it off a round trip
+    // first, so that distance is not taken for a queue.
+    uint64_t detour_ns(EvIndex ev) const noexcept {
+        const uint64_t own = share_.min_rtt_ns(plane(ev));
+        uint64_t shortest = own;
+        for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1) {
+            const uint64_t rtt = share_.min_rtt_ns(lowest(rest));
+            if (rtt != 0 && rtt < shortest) shortest = rtt;
+        }
+        return own - shortest;
+    }
+    int64_t plane_inflight(uint8_t plane) const noexcept { return share_.inflight(plane); }
+    // Share of what is in flight, 0..1; 0 for a plane that is out or has no EV in service.
+    double plane_weight(uint8_t plane) const noexcept { return share_.weight(plane); }
+    uint32_t size() const noexcept { return table_.size(); }
+    uint32_t num_planes() const noexcept { return config_.num_planes; }
+    uint32_t active_count(uint8_t plane) const noexcept { return table_.active(plane); }
+    uint32_t backup_count(uint8_t plane) const noexcept { return table_.backups(plane); }
+    // EVs in rotation and GOOD.
+    uint32_t good_count(uint8_t plane) const noexcept { return table_.good(plane); }
+    uint32_t good_count() const noexcept {
+        uint32_t sum = 0;
+        for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) sum += good_count(lowest(rest));
+        return sum;
+    }
+    // No fewer EVs than this stay in rotation while enough work to choose from.
+    uint32_t floor() const noexcept {
+        if (config_.min_active != 0) return config_.min_active;
+        uint32_t wanted = 0;
+        for (uint32_t p = 0; p < config_.num_planes; ++p) wanted += table_.wanted(static_cast<uint8_t>(p));
+        return std::max(wanted / 4, config_.num_planes);
+    }
+
+private:
+    static constexpr uint64_t kDefaultRttNs = 1'000'000;   // until set_rtt
+
+    static uint8_t lowest(uint64_t planes) noexcept { return static_cast<uint8_t>(std::countr_zero(planes)); }
+    uint64_t all_planes() const noexcept { return (1ull << config_.num_planes) - 1; }
+    // Every change of service goes through these two, so that probes and shares follow.
+    void leave(uint64_t now, EvIndex ev, EvState state, bool replace) noexcept {
+        const bool was_bad = table_.at(ev).state == EvState::AssumedBad;
+        table_.leave(now, ev, state, replace);
+        if (was_bad) probing_.release(now, ev, /*earned=*/false);
+        share_.set_usable(mask_ & table_.serving());
+    }
+    void readmit(uint64_t now, EvIndex ev, bool earned) noexcept {
+        EvRecord& e = table_.at(ev);
+        const bool was_bad = e.state == EvState::AssumedBad;
+        e.blame = 0;
+        e.demanded = false;
+        e.taken_down = false;
+        if (earned) ++e.counters.restores;
+        table_.readmit(now, ev);
+        if (was_bad) probing_.release(now, ev, earned);
+        share_.set_usable(mask_ & table_.serving());
+    }
+
+    void condemn(uint64_t now, EvIndex ev) noexcept {
+        EvRecord& e = table_.at(ev);
+        if (e.state == EvState::Denied || e.state == EvState::AssumedBad) return;
+        if (may_leave(now, ev)) {
+            go_bad(now, ev, /*replace=*/true);
+            keep_floor(now);
+        } else {
+            e.blame = 0;
+            e.demanded = false;
+        }
+    }
+    void go_bad(uint64_t now, EvIndex ev, bool replace) noexcept {
+        EvRecord& e = table_.at(ev);
+        e.condemned_ns = now;
+        e.taken_down = false;
+        ++e.counters.condemned;
+        leave(now, ev, EvState::AssumedBad, replace);
+        probing_.condemn(now, ev, config_);
+    }
+
+    bool may_leave(uint64_t now, EvIndex ev) const noexcept {
+        const uint8_t plane = table_.at(ev).plane;
+        if (!table_.is_active(ev) || table_.backups(plane) > 0) return true;
+        if (silent(now, plane)) return true;
+        const uint32_t least = floor();
+        const uint32_t plane_least = std::max(least / std::max<uint32_t>(std::popcount(mask_), 1), 1u);
+        return table_.active(plane) > plane_least && active_usable() > least;
+    }
+    uint32_t active_usable() const noexcept {
+        uint32_t sum = 0;
+        for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) sum += table_.active(lowest(rest));
+        return sum;
+    }
+
+    // Where too few EVs are left, the longest condemned of the living planes come back; where none at all, of any.
+    void keep_floor(uint64_t now) noexcept {
+        const uint32_t least = floor();
+        while (active_usable() < least) {
+            EvIndex best = longest_condemned(now, /*living_only=*/true);
+            if (best == kNoEv && active_usable() == 0) best = longest_condemned(now, /*living_only=*/false);
+            if (best == kNoEv) return;
+            health_[plane(best)].down = false;   // for want of any other
+            readmit(now, best, /*earned=*/false);
+        }
+    }
+    EvIndex longest_condemned(uint64_t now, bool living_only) const noexcept {
+        uint64_t planes = mask_;
+        for (uint64_t rest = living_only ? mask_ : 0; rest != 0; rest &= rest - 1)
+          if (silent(now, lowest(rest))) planes &= ~(rest & -rest);
+        EvIndex best = kNoEv;
+        for (EvIndex ev = 0; ev < table_.size(); ++ev) {
+            const EvRecord& e = table_.at(ev);
+            if (e.state != EvState::AssumedBad || !(planes >> e.plane & 1)) continue;
+            if (table_.active(e.plane) >= table_.wanted(e.plane)) continue;
+            if (best == kNoEv || e.condemned_ns < table_.at(best).condemned_ns) best = ev;
+        }
+        return best;
+    }
+
+    // ---- whole planes ---------------------------------------------------------------------------------------
+
+    // Nine tenths of its EVs, where it has but a few.
+    uint32_t losses_to_suspect(uint8_t plane) const noexcept {
+        return std::min(config_.down_losses, std::max((9 * table_.wanted(plane) + 9) / 10, 3u));
+    }
+    // Loses everything it is given, while another plane delivers.
+    bool silent(uint64_t now, uint8_t plane) const noexcept {
+        const PlaneHealth& h = health_[plane];
+        if (h.down) return true;
+        const uint32_t losses = losses_to_suspect(plane);
+        if (h.loss_run < losses) return false;
+        const uint64_t rtt = rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs;
+        if (!h.quiet(now, rtt, losses)) return false;
+        for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
+          if (health_[lowest(rest)].delivering(now, rtt, config_.down_losses)) return true;
+        return false;
+    }
+
+    void take_down(uint64_t now, uint8_t plane) noexcept {
+        PlaneHealth& h = health_[plane];
+        h.down = true;
+        h.down_ns = now;
         h.next_probe_ns = now + probing_.interval_ns();
-        out = any_bad(plane(out), out);
-        return true;
-      }
-      probing_.unspend();
+        h.damping.on_condemned(now, config_);
+        for (EvIndex ev = 0; ev < table_.size(); ++ev) {
+            EvRecord& e = table_.at(ev);
+            if (e.plane != plane) continue;
+            if (e.state == EvState::Good || e.state == EvState::Skip) {
+                go_bad(now, ev, /*replace=*/false);
+                e.taken_down = true;
+            } else if (e.state == EvState::AssumedBad && e.condemned_ns >= h.loss_run_ns) {
+                e.taken_down = true;   // condemned while the plane was dying: shares its fate and its return
+            }
+        }
+        keep_floor(now);
     }
-    return false;
-  }
-  uint64_t next_probe_ns() const noexcept { return probing_.next_ns(); }
 
-  void on_probe_reply(uint64_t now, EvIndex ev, uint8_t mark, uint64_t rtt_ns) noexcept {
-    Entry& e = entry(ev);
-    note_rtt(e, rtt_ns);
-    if (e.state != EvState::AssumedBad) return;
-    if (mark == kMarkAlwaysSkip) {
-      on_probe_lost(now, ev);
-      return;
+    void bring_up(uint64_t now, uint8_t plane) noexcept {
+        PlaneHealth& h = health_[plane];
+        h.down = false;
+        h.loss_run = 0;
+        h.damping.on_returned(now);
+        for (EvIndex ev = 0; ev < table_.size(); ++ev) {
+            const EvRecord& e = table_.at(ev);
+            if (e.plane == plane && e.taken_down && e.state == EvState::AssumedBad) readmit(now, ev, /*earned=*/true);
+        }
     }
-    if (planes_[e.plane].health.down) {
-      if (planes_[e.plane].health.damping.on_success()) bring_up(now, e.plane);
-      return;
+
+    EvIndex any_bad(uint8_t plane, EvIndex fallback) noexcept {
+        const EvIndex ev = table_.any_of(plane);
+        return table_.at(ev).state == EvState::AssumedBad ? ev : fallback;
     }
-    if (!probing_.on_reply(ev)) return;
-    readmit(now, ev, /*earned=*/true);
-    if (mark == kMarkSkipOnce) skip(now, ev);
-  }
-  void on_probe_lost(uint64_t now, EvIndex ev) noexcept {
-    (void)now;
-    probing_.on_lost(ev);
-    if (planes_[plane(ev)].health.down) planes_[plane(ev)].health.damping.on_failure();
-  }
 
-  // ---- planes ---------------------------------------------------------------------------------------------
-
-  // Round-trip time toward the destination: sets the pace of probes, of learning and of inference.
-  void set_rtt(uint64_t rtt_ns) noexcept {
-    if (rtt_ns == 0 || rtt_ns == rtt_ns_) return;
-    rtt_ns_ = rtt_ns;
-    probing_.set_rtt(rtt_ns);
-    share_.set_rtt(rtt_ns);
-  }
-
-  // Planes that both ends can use. EVs of the others keep their state and are not picked.
-  void set_plane_mask(uint64_t now, uint64_t usable_planes) noexcept {
-    mask_ = usable_planes & all_planes();
-    share_.set_usable(mask_ & serving_);
-    keep_floor(now);
-  }
-  uint64_t plane_mask() const noexcept { return mask_; }
-
-  // A plane that loses everything while another one delivers. All its EVs leave service at once, so that not every
-  // one of them has to lose a packet first; it is reported once.
-  bool infer_plane_down(uint64_t now, uint64_t rtt_ns, uint8_t& plane) noexcept {
-    set_rtt(rtt_ns);
-    for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) {
-      const auto p = static_cast<uint8_t>(std::countr_zero(rest));
-      if (planes_[p].health.down || !silent(now, p)) continue;
-      take_down(now, p);
-      plane = p;
-      return true;
+    void note_alive(uint64_t now, uint8_t plane) noexcept {
+        PlaneHealth& h = health_[plane];
+        h.on_alive(now);
+        // What still arrives a round trip after the plane was given up proves it as well as a probe does.
+        if (h.down && now - h.down_ns > rtt_ns_ && h.damping.on_success()) bring_up(now, plane);
     }
-    return false;
-  }
-  bool plane_down(uint8_t plane) const noexcept { return planes_[plane].health.down; }
-
-  // ---- the controller -------------------------------------------------------------------------------------
-
-  void deny(uint64_t now, EvIndex ev) noexcept {
-    if (entry(ev).state == EvState::Denied) return;
-    leave(now, ev, EvState::Denied, /*replace=*/true);
-    keep_floor(now);
-  }
-  void allow(uint64_t now, EvIndex ev) noexcept {
-    if (entry(ev).state == EvState::Denied) readmit(now, ev, /*earned=*/false);
-  }
-  bool poll_event(EvEvent& out) noexcept { return events_.poll(out); }
-  uint64_t dropped_events() const noexcept { return events_.dropped(); }
-
-  // ---- figures --------------------------------------------------------------------------------------------
-
-  uint64_t ev_rtt_ns(EvIndex ev) const noexcept { return entry(ev).rtt_ns; }
-  uint64_t plane_rtt_ns(uint8_t plane) const noexcept { return planes_[plane].health.rtt_ns; }
-  // The smallest round trip of the slowest plane in use, for Nscc::set_longest_rtt. 0 = unknown.
-  uint64_t longest_rtt_ns() const noexcept {
-    uint64_t longest = 0;
-    for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1)
-      longest = std::max(longest, share_.min_rtt_ns(lowest(rest)));
-    return longest;
-  }
-  // How much longer this EV's plane is than the shortest one in use. Congestion control takes it off a round trip
-  // first, so that distance is not taken for a queue.
-  uint64_t detour_ns(EvIndex ev) const noexcept {
-    const uint64_t own = share_.min_rtt_ns(plane(ev));
-    uint64_t shortest = own;
-    for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1) {
-      const uint64_t rtt = share_.min_rtt_ns(lowest(rest));
-      if (rtt != 0 && rtt < shortest) shortest = rtt;
+    void note_rtt(EvRecord& e, uint64_t rtt_ns) noexcept {
+        e.rtt_ns = e.rtt_ns == 0 ? rtt_ns : e.rtt_ns - e.rtt_ns / 8 + rtt_ns / 8;
+        PlaneHealth& h = health_[e.plane];
+        h.rtt_ns = h.rtt_ns == 0 ? rtt_ns : h.rtt_ns - h.rtt_ns / 16 + rtt_ns / 16;
+        share_.on_rtt(e.plane, rtt_ns);
     }
-    return own - shortest;
-  }
-  int64_t plane_inflight(uint8_t plane) const noexcept { return share_.inflight(plane); }
-  // Share of what is in flight, 0..1; 0 for a plane that is out or has no EV in service.
-  double plane_weight(uint8_t plane) const noexcept { return share_.weight(plane); }
-  uint32_t size() const noexcept { return size_; }
-  uint32_t num_planes() const noexcept { return config_.num_planes; }
-  uint32_t active_count(uint8_t plane) const noexcept { return rotation_.active(plane); }
-  uint32_t backup_count(uint8_t plane) const noexcept { return planes_[plane].backups; }
-  // EVs in rotation and GOOD.
-  uint32_t good_count(uint8_t plane) const noexcept { return rotation_.active(plane) - planes_[plane].skipping; }
-  uint32_t good_count() const noexcept {
-    uint32_t sum = 0;
-    for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) sum += good_count(lowest(rest));
-    return sum;
-  }
-  // No fewer EVs than this stay in rotation while enough work to choose from.
-  uint32_t floor() const noexcept {
-    if (config_.min_active != 0) return config_.min_active;
-    uint32_t wanted = 0;
-    for (uint32_t p = 0; p < config_.num_planes; ++p) wanted += planes_[p].wanted;
-    return std::max(wanted / 4, config_.num_planes);
-  }
 
- private:
-  static constexpr uint64_t kDefaultRttNs = 1'000'000;   // until set_rtt
-
-  struct Entry {
-    EvValue value;
-    EvState state = EvState::Good;
-    uint8_t plane = 0;
-    bool demanded = false;        // the receiver wants this path dropped
-    bool taken_down = false;      // condemned with its whole plane
-    uint32_t skip_until = 0;      // last pass it sits out
-    uint32_t blame = 0;           // losses that keep it condemned
-    uint64_t rtt_ns = 0;
-    uint64_t condemned_ns = 0;
-    EvCounters counters;
-  };
-
-  struct Plane {
-    uint32_t wanted = 0;     // active EVs it was set up with
-    uint32_t backups = 0;    // GOOD, not in rotation
-    uint32_t skipping = 0;   // in rotation, SKIP
-    PlaneHealth health;
-  };
-
-  static uint8_t lowest(uint64_t planes) noexcept { return static_cast<uint8_t>(std::countr_zero(planes)); }
-  uint64_t all_planes() const noexcept { return (1ull << config_.num_planes) - 1; }
-  Entry& entry(EvIndex ev) noexcept {
-    assert(ev < size_);
-    return evs_[ev];
-  }
-  const Entry& entry(EvIndex ev) const noexcept {
-    assert(ev < size_);
-    return evs_[ev];
-  }
-
-  EvIndex pick_in(uint8_t plane, EvIndex exclude) noexcept {
-    // At most half of the EVs skip, so two visits suffice on average. The rest of this pass and two more always
-    // suffice, unless the only EV left is the excluded one.
-    const uint32_t limit = 3 * rotation_.active(plane);
-    for (uint32_t visits = 0; visits < limit; ++visits) {
-      if (rotation_.at_pass_end(plane)) begin_pass(plane);
-      const EvIndex ev = rotation_.visit(plane);
-      if (evs_[ev].state == EvState::Good && ev != exclude) return ev;
-    }
-    return kNoEv;
-  }
-
-  void begin_pass(uint8_t plane) noexcept {
-    rotation_.next_pass(plane);
-    if (planes_[plane].skipping == 0) return;
-    for (uint32_t i = 0; i < rotation_.active(plane); ++i) {
-      const EvIndex ev = rotation_.at(plane, i);
-      if (evs_[ev].state == EvState::Skip && evs_[ev].skip_until < rotation_.pass(plane)) end_skip(ev);
-    }
-  }
-
-  // ---- SKIP -----------------------------------------------------------------------------------------------
-
-  // Sits out the rest of this pass and the next one.
-  void skip(uint64_t now, EvIndex ev) noexcept {
-    Entry& e = entry(ev);
-    Plane& p = planes_[e.plane];
-    if (!rotation_.is_active(ev, e.plane)) return;
-    if (e.state == EvState::Good) {
-      // With half of them marked the plane is congested, not the path: then everything stays in service.
-      if (2 * (p.skipping + 1) > rotation_.active(e.plane)) return;
-      ++p.skipping;
-      set_state(now, ev, EvState::Skip);
-    }
-    e.skip_until = rotation_.pass(e.plane) + 1;
-  }
-  void end_skip(EvIndex ev) noexcept {
-    --planes_[entry(ev).plane].skipping;
-    set_state(last_change_ns_, ev, EvState::Good);
-  }
-  // After the rotation shrank: those that would return first return now.
-  void bound_skips(uint8_t plane) noexcept {
-    while (2 * planes_[plane].skipping > rotation_.active(plane)) {
-      EvIndex first = kNoEv;
-      for (uint32_t i = 0; i < rotation_.active(plane); ++i) {
-        const EvIndex ev = rotation_.at(plane, i);
-        if (evs_[ev].state != EvState::Skip) continue;
-        if (first == kNoEv || evs_[ev].skip_until < evs_[first].skip_until) first = ev;
-      }
-      assert(first != kNoEv);
-      end_skip(first);
-    }
-  }
-
-  // ---- in and out of service ------------------------------------------------------------------------------
-
-  void enter_rotation(EvIndex ev) noexcept {
-    const uint8_t plane = evs_[ev].plane;
-    rotation_.activate(ev, plane);
-    serving_ |= 1ull << plane;
-    share_.set_usable(mask_ & serving_);
-  }
-  void leave_rotation(EvIndex ev) noexcept {
-    const uint8_t plane = evs_[ev].plane;
-    rotation_.retire(ev, plane);
-    if (rotation_.active(plane) > 0) return;
-    serving_ &= ~(1ull << plane);
-    share_.set_usable(mask_ & serving_);
-  }
-
-  // Takes an EV out of service into `state`; a backup of its plane takes its place.
-  void leave(uint64_t now, EvIndex ev, EvState state, bool replace) noexcept {
-    Entry& e = entry(ev);
-    Plane& p = planes_[e.plane];
-    const bool was_active = rotation_.is_active(ev, e.plane);
-    if (e.state == EvState::Skip) --p.skipping;
-    if (e.state == EvState::Good && !was_active) --p.backups;
-    if (e.state == EvState::AssumedBad) probing_.release(now, ev, /*earned=*/false);
-    set_state(now, ev, state);
-    if (!was_active) return;
-    leave_rotation(ev);
-    if (replace && p.backups > 0) promote_backup(e.plane);
-    bound_skips(e.plane);
-  }
-
-  // A random start keeps connections that share a profile from taking the same backup.
-  void promote_backup(uint8_t plane) noexcept {
-    const uint32_t active = rotation_.active(plane), rest = rotation_.total(plane) - active;
-    const uint32_t start = rng_.below(rest);
-    for (uint32_t i = 0; i < rest; ++i) {
-      const EvIndex ev = rotation_.at(plane, active + (start + i) % rest);
-      if (evs_[ev].state != EvState::Good) continue;
-      --planes_[plane].backups;
-      enter_rotation(ev);
-      return;
-    }
-    assert(false && "a backup was counted that does not exist");
-  }
-
-  void condemn(uint64_t now, EvIndex ev) noexcept {
-    Entry& e = entry(ev);
-    if (e.state == EvState::Denied || e.state == EvState::AssumedBad) return;
-    if (may_leave(now, ev)) {
-      go_bad(now, ev, /*replace=*/true);
-      keep_floor(now);
-    } else {
-      e.blame = 0;
-      e.demanded = false;
-    }
-  }
-  void go_bad(uint64_t now, EvIndex ev, bool replace) noexcept {
-    Entry& e = entry(ev);
-    e.condemned_ns = now;
-    e.taken_down = false;
-    ++e.counters.condemned;
-    leave(now, ev, EvState::AssumedBad, replace);
-    probing_.condemn(now, ev, config_);
-  }
-
-  bool may_leave(uint64_t now, EvIndex ev) const noexcept {
-    const uint8_t plane = evs_[ev].plane;
-    if (!rotation_.is_active(ev, plane) || planes_[plane].backups > 0) return true;
-    if (silent(now, plane)) return true;
-    const uint32_t least = floor();
-    const uint32_t plane_least = std::max(least / std::max<uint32_t>(std::popcount(mask_), 1), 1u);
-    return rotation_.active(plane) > plane_least && active_usable() > least;
-  }
-  uint32_t active_usable() const noexcept {
-    uint32_t sum = 0;
-    for (uint64_t rest = mask_; rest != 0; rest &= rest - 1) sum += rotation_.active(lowest(rest));
-    return sum;
-  }
-
-  // Puts an EV back into service: into the rotation where its plane lacks one, else as a backup.
-  void readmit(uint64_t now, EvIndex ev, bool earned) noexcept {
-    Entry& e = entry(ev);
-    Plane& p = planes_[e.plane];
-    if (e.state == EvState::AssumedBad) probing_.release(now, ev, earned);
-    e.blame = 0;
-    e.demanded = false;
-    e.taken_down = false;
-    if (earned) ++e.counters.restores;
-    set_state(now, ev, EvState::Good);
-    if (rotation_.active(e.plane) < p.wanted) enter_rotation(ev);
-    else ++p.backups;
-  }
-
-  // Where too few EVs are left, the longest condemned of the living planes come back; where none at all, of any.
-  void keep_floor(uint64_t now) noexcept {
-    const uint32_t least = floor();
-    while (active_usable() < least) {
-      EvIndex best = longest_condemned(now, /*living_only=*/true);
-      if (best == kNoEv && active_usable() == 0) best = longest_condemned(now, /*living_only=*/false);
-      if (best == kNoEv) return;
-      planes_[plane(best)].health.down = false;   // for want of any other
-      readmit(now, best, /*earned=*/false);
-    }
-  }
-  EvIndex longest_condemned(uint64_t now, bool living_only) const noexcept {
-    uint64_t planes = mask_;
-    for (uint64_t rest = living_only ? mask_ : 0; rest != 0; rest &= rest - 1)
-      if (silent(now, lowest(rest))) planes &= ~(rest & -rest);
-    EvIndex best = kNoEv;
-    for (uint32_t ev = 0; ev < size_; ++ev) {
-      const Entry& e = evs_[ev];
-      if (e.state != EvState::AssumedBad || !(planes >> e.plane & 1)) continue;
-      if (rotation_.active(e.plane) >= planes_[e.plane].wanted) continue;
-      if (best == kNoEv || e.condemned_ns < evs_[best].condemned_ns) best = static_cast<EvIndex>(ev);
-    }
-    return best;
-  }
-
-  // ---- whole planes ---------------------------------------------------------------------------------------
-
-  // Loses everything it is given, while another plane delivers.
-  bool silent(uint64_t now, uint8_t plane) const noexcept {
-    const PlaneHealth& h = planes_[plane].health;
-    if (h.down) return true;
-    if (h.loss_run < config_.down_losses) return false;
-    const uint64_t rtt = rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs;
-    if (!h.quiet(now, rtt, config_.down_losses)) return false;
-    for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
-      if (planes_[lowest(rest)].health.delivering(now, rtt, config_.down_losses)) return true;
-    return false;
-  }
-
-  void take_down(uint64_t now, uint8_t plane) noexcept {
-    PlaneHealth& h = planes_[plane].health;
-    h.down = true;
-    h.down_ns = now;
-    h.next_probe_ns = now + probing_.interval_ns();
-    h.damping.on_condemned(now, config_);
-    for (uint32_t i = 0; i < size_; ++i) {
-      const auto ev = static_cast<EvIndex>(i);
-      Entry& e = evs_[ev];
-      if (e.plane != plane) continue;
-      if (e.state == EvState::Good || e.state == EvState::Skip) {
-        go_bad(now, ev, /*replace=*/false);
-        e.taken_down = true;
-      } else if (e.state == EvState::AssumedBad && e.condemned_ns >= h.loss_run_ns) {
-        e.taken_down = true;   // condemned while the plane was dying: shares its fate and its return
-      }
-    }
-    keep_floor(now);
-  }
-
-  void bring_up(uint64_t now, uint8_t plane) noexcept {
-    PlaneHealth& h = planes_[plane].health;
-    h.down = false;
-    h.loss_run = 0;
-    h.damping.on_returned(now);
-    for (uint32_t ev = 0; ev < size_; ++ev) {
-      const Entry& e = evs_[ev];
-      if (e.plane == plane && e.taken_down && e.state == EvState::AssumedBad)
-        readmit(now, static_cast<EvIndex>(ev), /*earned=*/true);
-    }
-  }
-
-  EvIndex any_bad(uint8_t plane, EvIndex fallback) noexcept {
-    const EvIndex ev = rotation_.at(plane, rng_.below(rotation_.total(plane)));
-    return evs_[ev].state == EvState::AssumedBad ? ev : fallback;
-  }
-
-  void note_alive(uint64_t now, uint8_t plane) noexcept {
-    PlaneHealth& h = planes_[plane].health;
-    h.on_alive(now);
-    // What still arrives a round trip after the plane was given up proves it as well as a probe does.
-    if (h.down && now - h.down_ns > rtt_ns_ && h.damping.on_success()) bring_up(now, plane);
-  }
-  void note_rtt(Entry& e, uint64_t rtt_ns) noexcept {
-    e.rtt_ns = e.rtt_ns == 0 ? rtt_ns : e.rtt_ns - e.rtt_ns / 8 + rtt_ns / 8;
-    PlaneHealth& h = planes_[e.plane].health;
-    h.rtt_ns = h.rtt_ns == 0 ? rtt_ns : h.rtt_ns - h.rtt_ns / 16 + rtt_ns / 16;
-    share_.on_rtt(e.plane, rtt_ns);
-  }
-
-  void set_state(uint64_t now, EvIndex ev, EvState state) noexcept {
-    Entry& e = entry(ev);
-    const EvState before = e.state;
-    e.state = state;
-    last_change_ns_ = now;
-    // Coming back from SKIP is news only to those who watch SKIP: it happens with every mark.
-    const EvState watched = before == EvState::Skip && state == EvState::Good ? EvState::Skip : state;
-    if (config_.event_mask & ev_state_bit(watched))
-      events_.push(EvEvent{now, e.counters.lost, e.value.value, ev, e.plane, state});
-  }
-
-  PathSetConfig config_;
-  CounterRng rng_;
-  EvRotation rotation_;
-  EvProbing probing_;
-  PlaneShare share_;
-  EvEvents events_;
-  uint64_t mask_;              // planes both ends can use
-  uint64_t serving_ = 0;       // planes with at least one EV in rotation
-  uint64_t rtt_ns_ = 0;
-  uint64_t last_change_ns_ = 0;
-  uint32_t size_ = 0;
-  Plane planes_[kMaxPlanes];
-  Entry evs_[kMaxEvs];
+    PathSetConfig config_;
+    EvTable table_;
+    EvProbing probing_;
+    PlaneShare share_;
+    uint64_t mask_;              // planes both ends can use
+    uint64_t rtt_ns_ = 0;
+    PlaneHealth health_[kMaxPlanes];
 };
 
 }  // namespace farstep

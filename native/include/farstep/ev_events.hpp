@@ -8,27 +8,27 @@
 namespace farstep {
 
 class EvEvents {
- public:
-  void push(const EvEvent& event) noexcept {
-    if (count_ == kMaxEvEvents) {
-      ++dropped_;
-      return;
+public:
+    void push(const EvEvent& event) noexcept {
+        if (count_ == kMaxEvEvents) {
+            ++dropped_;
+            return;
+        }
+        ring_[(head_ + count_++) % kMaxEvEvents] = event;
     }
-    ring_[(head_ + count_++) % kMaxEvEvents] = event;
-  }
-  bool poll(EvEvent& out) noexcept {
-    if (count_ == 0) return false;
-    out = ring_[head_];
-    head_ = (head_ + 1) % kMaxEvEvents;
-    --count_;
-    return true;
-  }
-  uint64_t dropped() const noexcept { return dropped_; }
+    bool poll(EvEvent& out) noexcept {
+        if (count_ == 0) return false;
+        out = ring_[head_];
+        head_ = (head_ + 1) % kMaxEvEvents;
+        --count_;
+        return true;
+    }
+    uint64_t dropped() const noexcept { return dropped_; }
 
- private:
-  EvEvent ring_[kMaxEvEvents];
-  uint32_t head_ = 0, count_ = 0;
-  uint64_t dropped_ = 0;
+private:
+    EvEvent ring_[kMaxEvEvents];
+    uint32_t head_ = 0, count_ = 0;
+    uint64_t dropped_ = 0;
 };
 
 }  // namespace farstep

@@ -14,132 +14,132 @@ namespace farstep {
 
 // How many successes in a row bring back what was condemned: an EV, or a whole plane.
 class FlapDamping {
- public:
-  void on_condemned(uint64_t now, const PathSetConfig& config) noexcept {
-    const uint32_t least = std::max(config.restore_successes, 1u);
-    if (needed_ == 0 || (returned_ && now - returned_ns_ >= config.damping_reset_ns)) {
-      needed_ = least;
-    } else if (returned_ && now - returned_ns_ < config.damping_window_ns) {
-      needed_ = std::min(2 * needed_, std::max(config.restore_max, least));
+public:
+    void on_condemned(uint64_t now, const PathSetConfig& config) noexcept {
+        const uint32_t least = std::max(config.restore_successes, 1u);
+        if (needed_ == 0 || (returned_ && now - returned_ns_ >= config.damping_reset_ns)) {
+            needed_ = least;
+        } else if (returned_ && now - returned_ns_ < config.damping_window_ns) {
+            needed_ = std::min(2 * needed_, std::max(config.restore_max, least));
+        }
+        successes_ = 0;
+        returned_ = false;
     }
-    successes_ = 0;
-    returned_ = false;
-  }
-  void on_returned(uint64_t now) noexcept {
-    returned_ = true;
-    returned_ns_ = now;
-  }
-  bool on_success() noexcept { return ++successes_ >= needed_; }
-  void on_failure() noexcept { successes_ = 0; }
+    void on_returned(uint64_t now) noexcept {
+        returned_ = true;
+        returned_ns_ = now;
+    }
+    bool on_success() noexcept { return ++successes_ >= needed_; }
+    void on_failure() noexcept { successes_ = 0; }
 
-  uint32_t needed() const noexcept { return needed_; }
-  uint32_t successes() const noexcept { return successes_; }
+    uint32_t needed() const noexcept { return needed_; }
+    uint32_t successes() const noexcept { return successes_; }
 
- private:
-  uint64_t returned_ns_ = 0;
-  uint32_t needed_ = 0, successes_ = 0;
-  bool returned_ = false;   // by probes, since it was last condemned
+private:
+    uint64_t returned_ns_ = 0;
+    uint32_t needed_ = 0, successes_ = 0;
+    bool returned_ = false;   // by probes, since it was last condemned
 };
 
 class EvProbing {
- public:
-  explicit EvProbing(const PathSetConfig& config) noexcept
-      : spacing_min_ns_(config.probe_spacing_ns),
-        spacing_ns_(config.probe_spacing_ns),
-        interval_fixed_(config.probe_interval_ns != 0),
-        interval_ns_(interval_fixed_ ? config.probe_interval_ns : kIntervalMinNs) {}
+public:
+    explicit EvProbing(const PathSetConfig& config) noexcept
+        : spacing_min_ns_(config.probe_spacing_ns),
+          spacing_ns_(config.probe_spacing_ns),
+          interval_fixed_(config.probe_interval_ns != 0),
+          interval_ns_(interval_fixed_ ? config.probe_interval_ns : kIntervalMinNs) {}
 
-  void set_rtt(uint64_t rtt_ns) noexcept {
-    if (!interval_fixed_) {
-      const uint64_t most = std::max(kIntervalMaxNs, kIntervalMinRtts * rtt_ns);
-      interval_ns_ = std::clamp(kIntervalRtts * rtt_ns, kIntervalMinNs, most);
+    void set_rtt(uint64_t rtt_ns) noexcept {
+        if (!interval_fixed_) {
+            const uint64_t most = std::max(kIntervalMaxNs, kIntervalMinRtts * rtt_ns);
+            interval_ns_ = std::clamp(kIntervalRtts * rtt_ns, kIntervalMinNs, most);
+        }
+        spacing_ns_ = std::max(spacing_min_ns_, rtt_ns / kProbesPerRtt);
     }
-    spacing_ns_ = std::max(spacing_min_ns_, rtt_ns / kProbesPerRtt);
-  }
-  uint64_t interval_ns() const noexcept { return interval_ns_; }
+    uint64_t interval_ns() const noexcept { return interval_ns_; }
 
-  // The EV became bad: how often it must answer is settled now.
-  void condemn(uint64_t now, EvIndex ev, const PathSetConfig& config) noexcept {
-    Record& r = records_[ev];
-    r.damping.on_condemned(now, config);
-    r.bad = true;
-    r.due_ns = now + interval_ns_;
-    enqueue(ev);
-  }
-  // The EV is no longer bad; `earned` if probes brought it back.
-  void release(uint64_t now, EvIndex ev, bool earned) noexcept {
-    Record& r = records_[ev];
-    r.bad = false;
-    if (earned) r.damping.on_returned(now);
-    drop_stale();
-  }
+    // The EV became bad: how often it must answer is settled now.
+    void condemn(uint64_t now, EvIndex ev, const PathSetConfig& config) noexcept {
+        Record& r = records_[ev];
+        r.damping.on_condemned(now, config);
+        r.bad = true;
+        r.due_ns = now + interval_ns_;
+        enqueue(ev);
+    }
+    // The EV is no longer bad; `earned` if probes brought it back.
+    void release(uint64_t now, EvIndex ev, bool earned) noexcept {
+        Record& r = records_[ev];
+        r.bad = false;
+        if (earned) r.damping.on_returned(now);
+        drop_stale();
+    }
 
-  bool poll(uint64_t now, EvIndex& out) noexcept {
-    if (count_ == 0 || now < next_ns()) return false;
-    const EvIndex ev = queue_[head_];
-    pop();
-    records_[ev].due_ns = now + interval_ns_;
-    enqueue(ev);
-    last_probe_ns_ = now;
-    probed_ = true;
-    drop_stale();
-    out = ev;
-    return true;
-  }
-  // The EV just polled was not probed after all: no spacing is due.
-  void unspend() noexcept { probed_ = false; }
-  uint64_t next_ns() const noexcept {
-    if (count_ == 0) return UINT64_MAX;
-    const uint64_t due = records_[queue_[head_]].due_ns;
-    return probed_ ? std::max(due, last_probe_ns_ + spacing_ns_) : due;
-  }
+    bool poll(uint64_t now, EvIndex& out) noexcept {
+        if (count_ == 0 || now < next_ns()) return false;
+        const EvIndex ev = queue_[head_];
+        pop();
+        records_[ev].due_ns = now + interval_ns_;
+        enqueue(ev);
+        last_probe_ns_ = now;
+        probed_ = true;
+        drop_stale();
+        out = ev;
+        return true;
+    }
+    // The EV just polled was not probed after all: no spacing is due.
+    void unspend() noexcept { probed_ = false; }
+    uint64_t next_ns() const noexcept {
+        if (count_ == 0) return UINT64_MAX;
+        const uint64_t due = records_[queue_[head_]].due_ns;
+        return probed_ ? std::max(due, last_probe_ns_ + spacing_ns_) : due;
+    }
 
-  // True once the EV has answered often enough.
-  bool on_reply(EvIndex ev) noexcept {
-    return records_[ev].bad && records_[ev].damping.on_success();
-  }
-  void on_lost(EvIndex ev) noexcept { records_[ev].damping.on_failure(); }
+    // True once the EV has answered often enough.
+    bool on_reply(EvIndex ev) noexcept {
+        return records_[ev].bad && records_[ev].damping.on_success();
+    }
+    void on_lost(EvIndex ev) noexcept { records_[ev].damping.on_failure(); }
 
-  uint32_t needed(EvIndex ev) const noexcept { return records_[ev].damping.needed(); }
+    uint32_t needed(EvIndex ev) const noexcept { return records_[ev].damping.needed(); }
 
- private:
-  static constexpr uint64_t kIntervalMinNs = 1'000'000;
-  static constexpr uint64_t kIntervalRtts = 32;
-  // Far sites would wait seconds for a path that is back, although a few probes per second cost nothing.
-  static constexpr uint64_t kIntervalMaxNs = 250'000'000;
-  static constexpr uint64_t kIntervalMinRtts = 4;
-  static constexpr uint64_t kProbesPerRtt = 8;   // on the way at once, whatever the number of bad EVs
+private:
+    static constexpr uint64_t kIntervalMinNs = 1'000'000;
+    static constexpr uint64_t kIntervalRtts = 32;
+    // Far sites would wait seconds for a path that is back, although a few probes per second cost nothing.
+    static constexpr uint64_t kIntervalMaxNs = 250'000'000;
+    static constexpr uint64_t kIntervalMinRtts = 4;
+    static constexpr uint64_t kProbesPerRtt = 8;   // on the way at once, whatever the number of bad EVs
 
-  struct Record {
-    uint64_t due_ns = 0;
-    FlapDamping damping;
-    bool bad = false, queued = false;
-  };
+    struct Record {
+        uint64_t due_ns = 0;
+        FlapDamping damping;
+        bool bad = false, queued = false;
+    };
 
-  void enqueue(EvIndex ev) noexcept {
-    if (records_[ev].queued) return;
-    assert(count_ < kMaxEvs);
-    records_[ev].queued = true;
-    queue_[(head_ + count_) % kMaxEvs] = ev;
-    ++count_;
-  }
-  void pop() noexcept {
-    records_[queue_[head_]].queued = false;
-    head_ = (head_ + 1) % kMaxEvs;
-    --count_;
-  }
-  void drop_stale() noexcept {
-    while (count_ > 0 && !records_[queue_[head_]].bad) pop();
-  }
+    void enqueue(EvIndex ev) noexcept {
+        if (records_[ev].queued) return;
+        assert(count_ < kMaxEvs);
+        records_[ev].queued = true;
+        queue_[(head_ + count_) % kMaxEvs] = ev;
+        ++count_;
+    }
+    void pop() noexcept {
+        records_[queue_[head_]].queued = false;
+        head_ = (head_ + 1) % kMaxEvs;
+        --count_;
+    }
+    void drop_stale() noexcept {
+        while (count_ > 0 && !records_[queue_[head_]].bad) pop();
+    }
 
-  uint64_t spacing_min_ns_, spacing_ns_;
-  bool interval_fixed_;
-  uint64_t interval_ns_;
-  uint64_t last_probe_ns_ = 0;
-  bool probed_ = false;
-  uint32_t head_ = 0, count_ = 0;
-  EvIndex queue_[kMaxEvs] = {};
-  Record records_[kMaxEvs];
+    uint64_t spacing_min_ns_, spacing_ns_;
+    bool interval_fixed_;
+    uint64_t interval_ns_;
+    uint64_t last_probe_ns_ = 0;
+    bool probed_ = false;
+    uint32_t head_ = 0, count_ = 0;
+    EvIndex queue_[kMaxEvs] = {};
+    Record records_[kMaxEvs];
 };
 
 }  // namespace farstep

@@ -15,86 +15,88 @@
 namespace farstep {
 
 class EvRotation {
- public:
-  explicit EvRotation(uint64_t seed) noexcept : rng_(seed) {}
+public:
+    explicit EvRotation(uint64_t seed) noexcept : rng_(seed) {}
 
-  // Appends an EV to its plane. Shifts the stretches behind it: set-up only.
-  void add(EvIndex ev, uint8_t plane) noexcept {
-    assert(plane < kMaxPlanes && size_ < kMaxEvs && ev < kMaxEvs);
-    const uint32_t at = planes_[plane].end;
-    for (uint32_t i = size_; i > at; --i) put(i, table_[i - 1]);
-    put(at, ev);
-    ++size_;
-    planes_[plane].end++;
-    for (uint32_t p = plane + 1u; p < kMaxPlanes; ++p) planes_[p].begin++, planes_[p].end++;
-  }
-
-  void activate(EvIndex ev, uint8_t plane) noexcept {
-    Stretch& s = planes_[plane];
-    assert(!is_active(ev, plane));
-    swap(slot_[ev], s.begin + s.active);
-    ++s.active;
-  }
-
-  // Takes an EV out of the rotation without disturbing who has been visited in this pass.
-  void retire(EvIndex ev, uint8_t plane) noexcept {
-    Stretch& s = planes_[plane];
-    assert(is_active(ev, plane));
-    uint32_t at = slot_[ev];
-    if (at < s.begin + s.cursor) {
-      --s.cursor;
-      swap(at, s.begin + s.cursor);
-      at = s.begin + s.cursor;
+    // Appends an EV to its plane. Shifts the stretches behind it: set-up only.
+    void add(EvIndex ev, uint8_t plane) noexcept {
+        assert(plane < kMaxPlanes && size_ < kMaxEvs && ev < kMaxEvs);
+        const uint32_t at = planes_[plane].end;
+        for (uint32_t i = size_; i > at; --i) put(i, table_[i - 1]);
+        put(at, ev);
+        ++size_;
+        planes_[plane].end++;
+        for (uint32_t p = plane + 1u; p < kMaxPlanes; ++p) planes_[p].begin++, planes_[p].end++;
     }
-    --s.active;
-    swap(at, s.begin + s.active);
-  }
 
-  bool is_active(EvIndex ev, uint8_t plane) const noexcept { return slot_[ev] < planes_[plane].begin + planes_[plane].active; }
-  uint32_t active(uint8_t plane) const noexcept { return planes_[plane].active; }
-  uint32_t total(uint8_t plane) const noexcept { return planes_[plane].end - planes_[plane].begin; }
-  // All EVs of a plane by position; the first active(plane) are in the rotation.
-  EvIndex at(uint8_t plane, uint32_t position) const noexcept { return table_[planes_[plane].begin + position]; }
-  uint32_t pass(uint8_t plane) const noexcept { return planes_[plane].pass; }
-  bool at_pass_end(uint8_t plane) const noexcept { return planes_[plane].cursor >= planes_[plane].active; }
-  void next_pass(uint8_t plane) noexcept {
-    planes_[plane].cursor = 0;
-    ++planes_[plane].pass;
-  }
+    void activate(EvIndex ev, uint8_t plane) noexcept {
+        Stretch& s = planes_[plane];
+        assert(!is_active(ev, plane));
+        swap(slot_[ev], s.begin + s.active);
+        ++s.active;
+    }
 
-  // The next EV of this pass. The caller begins a new pass first where one has ended.
-  EvIndex visit(uint8_t plane) noexcept {
-    Stretch& s = planes_[plane];
-    assert(s.cursor < s.active);
-    const uint32_t here = s.begin + s.cursor;
-    swap(here, here + rng_.below(s.active - s.cursor));
-    ++s.cursor;
-    return table_[here];
-  }
+    // Takes an EV out of the rotation without disturbing who has been visited in this pass.
+    void retire(EvIndex ev, uint8_t plane) noexcept {
+        Stretch& s = planes_[plane];
+        assert(is_active(ev, plane));
+        uint32_t at = slot_[ev];
+        if (at < s.begin + s.cursor) {
+            --s.cursor;
+            swap(at, s.begin + s.cursor);
+            at = s.begin + s.cursor;
+        }
+        --s.active;
+        swap(at, s.begin + s.active);
+    }
 
- private:
-  struct Stretch {
-    uint32_t begin = 0, end = 0;   // of this plane in the table
-    uint32_t active = 0;           // how many at the front rotate
-    uint32_t cursor = 0;           // how many of those were visited in this pass
-    uint32_t pass = 0;
-  };
+    bool is_active(EvIndex ev, uint8_t plane) const noexcept {
+        return slot_[ev] < planes_[plane].begin + planes_[plane].active;
+    }
+    uint32_t active(uint8_t plane) const noexcept { return planes_[plane].active; }
+    uint32_t total(uint8_t plane) const noexcept { return planes_[plane].end - planes_[plane].begin; }
+    // All EVs of a plane by position; the first active(plane) are in the rotation.
+    EvIndex at(uint8_t plane, uint32_t position) const noexcept { return table_[planes_[plane].begin + position]; }
+    uint32_t pass(uint8_t plane) const noexcept { return planes_[plane].pass; }
+    bool at_pass_end(uint8_t plane) const noexcept { return planes_[plane].cursor >= planes_[plane].active; }
+    void next_pass(uint8_t plane) noexcept {
+        planes_[plane].cursor = 0;
+        ++planes_[plane].pass;
+    }
 
-  void put(uint32_t at, EvIndex ev) noexcept {
-    table_[at] = ev;
-    slot_[ev] = static_cast<uint16_t>(at);
-  }
-  void swap(uint32_t a, uint32_t b) noexcept {
-    const EvIndex x = table_[a], y = table_[b];
-    put(a, y);
-    put(b, x);
-  }
+    // The next EV of this pass. The caller begins a new pass first where one has ended.
+    EvIndex visit(uint8_t plane) noexcept {
+        Stretch& s = planes_[plane];
+        assert(s.cursor < s.active);
+        const uint32_t here = s.begin + s.cursor;
+        swap(here, here + rng_.below(s.active - s.cursor));
+        ++s.cursor;
+        return table_[here];
+    }
 
-  CounterRng rng_;
-  Stretch planes_[kMaxPlanes];
-  EvIndex table_[kMaxEvs] = {};
-  uint16_t slot_[kMaxEvs] = {};
-  uint32_t size_ = 0;
+private:
+    struct Stretch {
+        uint32_t begin = 0, end = 0;   // of this plane in the table
+        uint32_t active = 0;           // how many at the front rotate
+        uint32_t cursor = 0;           // how many of those were visited in this pass
+        uint32_t pass = 0;
+    };
+
+    void put(uint32_t at, EvIndex ev) noexcept {
+        table_[at] = ev;
+        slot_[ev] = static_cast<uint16_t>(at);
+    }
+    void swap(uint32_t a, uint32_t b) noexcept {
+        const EvIndex x = table_[a], y = table_[b];
+        put(a, y);
+        put(b, x);
+    }
+
+    CounterRng rng_;
+    Stretch planes_[kMaxPlanes];
+    EvIndex table_[kMaxEvs] = {};
+    uint16_t slot_[kMaxEvs] = {};
+    uint32_t size_ = 0;
 };
 
 }  // namespace farstep

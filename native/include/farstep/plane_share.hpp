@@ -1,12 +1,12 @@
 // Which plane carries the next burst.
 //
 // Equal: the plane that has been given the fewest bytes, so healthy planes carry exactly the same load.
-// Capacity: the plane with the least (in flight + burst / 2) / weight; half, because what counts is the mean
-// between two bursts, and the whole would starve light planes of their share by rounding. Weights follow delivered bytes x
-// smallest round trip in RTT-long windows, among planes that were busy throughout the window: a saturated plane
-// delivers its capacity however much is queued on it, one that is not delivers what it was given, so the weights
-// settle at the ratio of the bandwidth-delay products. As long as no plane shows a queue or drops, nothing is
-// learned and the weights stay. A plane too lightly used to say anything drifts back to an equal share.
+// Capacity: the plane with the least (in flight + burst / 2) / weight; half, because what counts is the mean between
+// bursts, and the whole would starve light planes of their share by rounding. Weights follow delivered bytes x smallest
+// round trip in RTT-long windows, among planes that were busy throughout the window: a saturated plane delivers its
+// capacity however much is queued on it, one that is not delivers what it was given, so the weights settle at the ratio
+// of the bandwidth-delay products. As long as no plane shows a queue or drops, nothing is learned and the weights stay.
+// A plane too lightly used to say anything drifts back to an equal share.
 #pragma once
 
 #include <algorithm>
@@ -19,176 +19,176 @@
 namespace farstep {
 
 class PlaneShare {
- public:
-  static constexpr uint64_t kWindowMinNs = 200'000;       // shorter windows measure scheduling, not capacity
-  static constexpr uint64_t kWindowMinBytes = 131'072;    // fewer bytes are too grainy a sample
-  static constexpr uint64_t kNoiseNs = 200'000;           // round trips differ by this much for no reason
-  static constexpr double kLossShare = 0.03;              // of a window's bytes: the plane's buffer overflows
-  static constexpr double kIdleDrift = 1.0 / 32;          // per window, toward the equal share
-  static constexpr int64_t kMaxCreditBytes = 1 << 20;     // how far a plane held back by its port may lag behind
+public:
+    static constexpr uint64_t kWindowMinNs = 200'000;       // shorter windows measure scheduling, not capacity
+    static constexpr uint64_t kWindowMinBytes = 131'072;    // fewer bytes are too grainy a sample
+    static constexpr uint64_t kNoiseNs = 200'000;           // round trips differ by this much for no reason
+    static constexpr double kLossShare = 0.03;              // of a window's bytes: the plane's buffer overflows
+    static constexpr double kIdleDrift = 1.0 / 32;          // per window, toward the equal share
+    static constexpr int64_t kMaxCreditBytes = 1 << 20;     // how far a plane held back by its port may lag behind
 
-  PlaneShare(uint32_t num_planes, ShareMode mode, double floor, double gain, uint64_t seed) noexcept
-      : num_planes_(num_planes), mode_(mode), floor_(std::min(floor, 0.5 / num_planes)), gain_(gain) {
-    assert(num_planes >= 1 && num_planes <= kMaxPlanes);
-    last_ = static_cast<uint8_t>(seed % num_planes);
-    for (uint32_t p = 0; p < num_planes; ++p) set_weight(p, 1.0 / num_planes);
-    start_window(0);
-    window_clean_ = false;
-  }
-
-  // The best of `candidates` (not empty).
-  uint8_t choose(uint64_t candidates, uint32_t burst_bytes) const noexcept {
-    assert(candidates != 0);
-    // Ties go to the plane after the last one used.
-    const uint64_t after = candidates & ~((2ull << last_) - 1);
-    uint8_t best = static_cast<uint8_t>(std::countr_zero(after != 0 ? after : candidates));
-    if (mode_ == ShareMode::Equal) {
-      for (uint64_t rest = candidates; rest != 0; rest &= rest - 1) {
-        const auto p = static_cast<uint8_t>(std::countr_zero(rest));
-        if (given_[p] < given_[best]) best = p;
-      }
-      return best;
+    PlaneShare(uint32_t num_planes, ShareMode mode, double floor, double gain, uint64_t seed) noexcept
+        : num_planes_(num_planes), mode_(mode), floor_(std::min(floor, 0.5 / num_planes)), gain_(gain) {
+        assert(num_planes >= 1 && num_planes <= kMaxPlanes);
+        last_ = static_cast<uint8_t>(seed % num_planes);
+        for (uint32_t p = 0; p < num_planes; ++p) set_weight(p, 1.0 / num_planes);
+        start_window(0);
+        window_clean_ = false;
     }
-    double least = load(best, burst_bytes);
-    for (uint64_t rest = candidates; rest != 0; rest &= rest - 1) {
-      const auto p = static_cast<uint8_t>(std::countr_zero(rest));
-      const double l = load(p, burst_bytes);
-      if (l < least) least = l, best = p;
+
+    // The best of `candidates` (not empty).
+    uint8_t choose(uint64_t candidates, uint32_t burst_bytes) const noexcept {
+        assert(candidates != 0);
+        // Ties go to the plane after the last one used.
+        const uint64_t after = candidates & ~((2ull << last_) - 1);
+        uint8_t best = static_cast<uint8_t>(std::countr_zero(after != 0 ? after : candidates));
+        if (mode_ == ShareMode::Equal) {
+            for (uint64_t rest = candidates; rest != 0; rest &= rest - 1) {
+                const auto p = static_cast<uint8_t>(std::countr_zero(rest));
+                if (given_[p] < given_[best]) best = p;
+            }
+            return best;
+        }
+        double least = load(best, burst_bytes);
+        for (uint64_t rest = candidates; rest != 0; rest &= rest - 1) {
+            const auto p = static_cast<uint8_t>(std::countr_zero(rest));
+            const double l = load(p, burst_bytes);
+            if (l < least) least = l, best = p;
+        }
+        return best;
     }
-    return best;
-  }
 
-  void on_sent(uint8_t plane, uint32_t bytes) noexcept {
-    last_ = plane;
-    inflight_[plane] += bytes;
-    given_[plane] += bytes;
-    if (given_[plane] <= most_given_) return;
-    most_given_ = given_[plane];
-    if (most_given_ < next_bound_) return;
-    // Lag is bounded, so a plane whose port was held up is not flooded afterwards.
-    next_bound_ = most_given_ + kMaxCreditBytes / 4;
-    for (uint32_t p = 0; p < num_planes_; ++p) given_[p] = std::max(given_[p], most_given_ - kMaxCreditBytes);
-  }
-
-  // Bytes leave the plane undelivered: lost or trimmed.
-  void on_lost(uint8_t plane, uint32_t bytes) noexcept {
-    lost_[plane] += bytes;
-    leave(plane, bytes);
-  }
-  void on_delivered(uint64_t now, uint8_t plane, uint32_t bytes) noexcept {
-    leave(plane, bytes);
-    delivered_[plane] += bytes;
-    window_bytes_ += bytes;
-    if (mode_ != ShareMode::Capacity || window_bytes_ < kWindowMinBytes || now - window_start_ns_ < window_ns_) return;
-    close_window(now);
-  }
-  void on_rtt(uint8_t plane, uint64_t rtt_ns) noexcept {
-    if (min_rtt_[plane] == 0 || rtt_ns < min_rtt_[plane]) min_rtt_[plane] = rtt_ns;
-    window_rtt_[plane] = std::min(window_rtt_[plane], rtt_ns);
-  }
-  uint64_t min_rtt_ns(uint8_t plane) const noexcept { return min_rtt_[plane]; }   // 0 = none yet
-  void set_rtt(uint64_t rtt_ns) noexcept { window_ns_ = std::max(rtt_ns, kWindowMinNs); }
-
-  // Planes that carry traffic at present. One that returns starts level with the others.
-  void set_usable(uint64_t planes) noexcept {
-    const uint64_t returned = planes & ~usable_;
-    usable_ = planes & all();
-    for (uint64_t rest = returned & all(); rest != 0; rest &= rest - 1) given_[std::countr_zero(rest)] = most_given_;
-  }
-  uint64_t usable() const noexcept { return usable_; }
-
-  int64_t inflight(uint8_t plane) const noexcept { return inflight_[plane]; }
-  // Share of the load, 0..1 over the usable planes.
-  double weight(uint8_t plane) const noexcept {
-    if (!(usable_ >> plane & 1)) return 0;
-    if (mode_ == ShareMode::Equal) return 1.0 / std::popcount(usable_);
-    double sum = 0;
-    for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) sum += weight_[std::countr_zero(rest)];
-    return weight_[plane] / sum;
-  }
-
- private:
-  uint64_t all() const noexcept { return (1ull << num_planes_) - 1; }
-  double load(uint8_t p, uint32_t burst_bytes) const noexcept {
-    return static_cast<double>(inflight_[p] + burst_bytes / 2) * inverse_weight_[p];
-  }
-  void set_weight(uint32_t p, double weight) noexcept {
-    weight_[p] = weight;
-    inverse_weight_[p] = 1.0 / weight;
-  }
-
-  void leave(uint8_t plane, uint32_t bytes) noexcept {
-    inflight_[plane] -= bytes;
-    if (inflight_[plane] <= 0) idle_ |= 1ull << plane;
-  }
-  // Even the quickest packet of the window waited, or more was dropped than a bad line drops.
-  bool saturated(int p) const noexcept {
-    const uint64_t least = min_rtt_[p];
-    if (window_rtt_[p] != UINT64_MAX && window_rtt_[p] > least + least / 10 + kNoiseNs) return true;
-    return static_cast<double>(lost_[p]) > kLossShare * static_cast<double>(lost_[p] + delivered_[p]);
-  }
-  // The bandwidth-delay product, in bytes x ns, if the plane is saturated; else a measure of what it was given.
-  double carried(int p) const noexcept {
-    return static_cast<double>(delivered_[p]) * static_cast<double>(std::max(min_rtt_[p], kNoiseNs));
-  }
-
-  void close_window(uint64_t now) noexcept {
-    const uint64_t busy = usable_ & ~idle_;
-    double busy_weight = 0, busy_carried = 0;
-    bool learn = false;
-    for (uint64_t rest = busy; rest != 0; rest &= rest - 1) {
-      const int p = std::countr_zero(rest);
-      busy_weight += weight_[p];
-      busy_carried += carried(p);
-      learn |= saturated(p);
+    void on_sent(uint8_t plane, uint32_t bytes) noexcept {
+        last_ = plane;
+        inflight_[plane] += bytes;
+        given_[plane] += bytes;
+        if (given_[plane] <= most_given_) return;
+        most_given_ = given_[plane];
+        if (most_given_ < next_bound_) return;
+        // Lag is bounded, so a plane whose port was held up is not flooded afterwards.
+        next_bound_ = most_given_ + kMaxCreditBytes / 4;
+        for (uint32_t p = 0; p < num_planes_; ++p) given_[p] = std::max(given_[p], most_given_ - kMaxCreditBytes);
     }
-    learn = learn && window_clean_ && busy_carried > 0;
-    double sum = 0;
-    for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
-      const int p = std::countr_zero(rest);
-      double w = weight_[p];
-      if (busy >> p & 1) {
-        if (learn) w += gain_ * (busy_weight * carried(p) / busy_carried - w);
-      } else if (busy != 0) {
-        w += kIdleDrift * (1.0 / std::popcount(usable_) - w);
-      }
-      weight_[p] = std::max(w, floor_);
-      sum += weight_[p];
-    }
-    for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
-      const int p = std::countr_zero(rest);
-      set_weight(static_cast<uint32_t>(p), weight_[p] / sum);
-    }
-    start_window(now);
-  }
 
-  void start_window(uint64_t now) noexcept {
-    window_start_ns_ = now;
-    window_bytes_ = 0;
-    window_clean_ = true;
-    idle_ = 0;
-    for (uint32_t p = 0; p < num_planes_; ++p) {
-      delivered_[p] = lost_[p] = 0;
-      window_rtt_[p] = UINT64_MAX;
-      if (inflight_[p] <= 0) idle_ |= 1ull << p;
+    // Bytes leave the plane undelivered: lost or trimmed.
+    void on_lost(uint8_t plane, uint32_t bytes) noexcept {
+        lost_[plane] += bytes;
+        leave(plane, bytes);
     }
-  }
+    void on_delivered(uint64_t now, uint8_t plane, uint32_t bytes) noexcept {
+        leave(plane, bytes);
+        delivered_[plane] += bytes;
+        window_bytes_ += bytes;
+        if (mode_ != ShareMode::Capacity || window_bytes_ < kWindowMinBytes) return;
+        if (now - window_start_ns_ >= window_ns_) close_window(now);
+    }
+    void on_rtt(uint8_t plane, uint64_t rtt_ns) noexcept {
+        if (min_rtt_[plane] == 0 || rtt_ns < min_rtt_[plane]) min_rtt_[plane] = rtt_ns;
+        window_rtt_[plane] = std::min(window_rtt_[plane], rtt_ns);
+    }
+    uint64_t min_rtt_ns(uint8_t plane) const noexcept { return min_rtt_[plane]; }   // 0 = none yet
+    void set_rtt(uint64_t rtt_ns) noexcept { window_ns_ = std::max(rtt_ns, kWindowMinNs); }
 
-  uint32_t num_planes_;
-  ShareMode mode_;
-  double floor_, gain_;
-  uint64_t usable_ = 0;
-  uint64_t idle_ = ~0ull;          // planes that were empty at some moment of this window
-  uint8_t last_ = 0;
-  bool window_clean_ = false;      // the very first window begins in mid-air
-  int64_t most_given_ = 0, next_bound_ = 0;
-  uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs;
-  int64_t given_[kMaxPlanes] = {};
-  int64_t inflight_[kMaxPlanes] = {};
-  uint64_t delivered_[kMaxPlanes] = {}, lost_[kMaxPlanes] = {};   // in this window
-  uint64_t min_rtt_[kMaxPlanes] = {}, window_rtt_[kMaxPlanes] = {};
-  double weight_[kMaxPlanes] = {};
-  double inverse_weight_[kMaxPlanes] = {};
+    // Planes that carry traffic at present. One that returns starts level with the others.
+    void set_usable(uint64_t planes) noexcept {
+        const uint64_t returned = planes & all() & ~usable_;
+        usable_ = planes & all();
+        for (uint64_t rest = returned; rest != 0; rest &= rest - 1) given_[std::countr_zero(rest)] = most_given_;
+    }
+    uint64_t usable() const noexcept { return usable_; }
+
+    int64_t inflight(uint8_t plane) const noexcept { return inflight_[plane]; }
+    // Share of the load, 0..1 over the usable planes.
+    double weight(uint8_t plane) const noexcept {
+        if (!(usable_ >> plane & 1)) return 0;
+        if (mode_ == ShareMode::Equal) return 1.0 / std::popcount(usable_);
+        double sum = 0;
+        for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) sum += weight_[std::countr_zero(rest)];
+        return weight_[plane] / sum;
+    }
+
+private:
+    uint64_t all() const noexcept { return (1ull << num_planes_) - 1; }
+    double load(uint8_t p, uint32_t burst_bytes) const noexcept {
+        return static_cast<double>(inflight_[p] + burst_bytes / 2) * inverse_weight_[p];
+    }
+    void set_weight(uint32_t p, double weight) noexcept {
+        weight_[p] = weight;
+        inverse_weight_[p] = 1.0 / weight;
+    }
+
+    void leave(uint8_t plane, uint32_t bytes) noexcept {
+        inflight_[plane] -= bytes;
+        if (inflight_[plane] <= 0) idle_ |= 1ull << plane;
+    }
+    // Even the quickest packet of the window waited, or more was dropped than a bad line drops.
+    bool saturated(int p) const noexcept {
+        const uint64_t least = min_rtt_[p];
+        if (window_rtt_[p] != UINT64_MAX && window_rtt_[p] > least + least / 10 + kNoiseNs) return true;
+        return static_cast<double>(lost_[p]) > kLossShare * static_cast<double>(lost_[p] + delivered_[p]);
+    }
+    // The bandwidth-delay product, in bytes x ns, if the plane is saturated; else a measure of what it was given.
+    double carried(int p) const noexcept {
+        return static_cast<double>(delivered_[p]) * static_cast<double>(std::max(min_rtt_[p], kNoiseNs));
+    }
+
+    void close_window(uint64_t now) noexcept {
+        const uint64_t busy = usable_ & ~idle_;
+        double busy_weight = 0, busy_carried = 0;
+        bool learn = false;
+        for (uint64_t rest = busy; rest != 0; rest &= rest - 1) {
+            const int p = std::countr_zero(rest);
+            busy_weight += weight_[p];
+            busy_carried += carried(p);
+            learn |= saturated(p);
+        }
+        learn = learn && window_clean_ && busy_carried > 0;
+        double sum = 0;
+        for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
+            const int p = std::countr_zero(rest);
+            double w = weight_[p];
+            if (busy >> p & 1) {
+                if (learn) w += gain_ * (busy_weight * carried(p) / busy_carried - w);
+            } else if (busy != 0) {
+                w += kIdleDrift * (1.0 / std::popcount(usable_) - w);
+            }
+            weight_[p] = std::max(w, floor_);
+            sum += weight_[p];
+        }
+        for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
+            const int p = std::countr_zero(rest);
+            set_weight(static_cast<uint32_t>(p), weight_[p] / sum);
+        }
+        start_window(now);
+    }
+
+    void start_window(uint64_t now) noexcept {
+        window_start_ns_ = now;
+        window_bytes_ = 0;
+        window_clean_ = true;
+        idle_ = 0;
+        for (uint32_t p = 0; p < num_planes_; ++p) {
+            delivered_[p] = lost_[p] = 0;
+            window_rtt_[p] = UINT64_MAX;
+            if (inflight_[p] <= 0) idle_ |= 1ull << p;
+        }
+    }
+
+    uint32_t num_planes_;
+    ShareMode mode_;
+    double floor_, gain_;
+    uint64_t usable_ = 0;
+    uint64_t idle_ = ~0ull;          // planes that were empty at some moment of this window
+    uint8_t last_ = 0;
+    bool window_clean_ = false;      // the very first window begins in mid-air
+    int64_t most_given_ = 0, next_bound_ = 0;
+    uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs;
+    int64_t given_[kMaxPlanes] = {};
+    int64_t inflight_[kMaxPlanes] = {};
+    uint64_t delivered_[kMaxPlanes] = {}, lost_[kMaxPlanes] = {};   // in this window
+    uint64_t min_rtt_[kMaxPlanes] = {}, window_rtt_[kMaxPlanes] = {};
+    double weight_[kMaxPlanes] = {};
+    double inverse_weight_[kMaxPlanes] = {};
 };
 
 }  // namespace farstep

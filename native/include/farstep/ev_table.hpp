@@ -1,0 +1,196 @@
+// The entropy values of one connection: state, counters, and which of them rotate.
+//
+// Keeps every EV in one of four states and every plane's rotation, backups and skips consistent with them; why an
+// EV changes state is decided in entropy.hpp.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "farstep/counter_rng.hpp"
+#include "farstep/ev_events.hpp"
+#include "farstep/ev_rotation.hpp"
+#include "farstep/ev_types.hpp"
+
+namespace farstep {
+
+struct EvRecord {
+    EvValue value;
+    EvState state = EvState::Good;
+    uint8_t plane = 0;
+    bool demanded = false;        // the receiver wants this path dropped
+    bool taken_down = false;      // condemned with its whole plane
+    uint32_t skip_until = 0;      // last pass it sits out
+    uint32_t blame = 0;           // losses that keep it condemned
+    uint64_t rtt_ns = 0;          // smoothed; 0 = unknown
+    uint64_t condemned_ns = 0;
+    EvCounters counters;
+};
+
+class EvTable {
+public:
+    EvTable(uint64_t seed, uint8_t event_mask) noexcept : rng_(seed + 1), rotation_(seed), event_mask_(event_mask) {}
+
+    void add(uint8_t plane, EvValue value, bool active) noexcept {
+        assert(plane < kMaxPlanes && size_ < kMaxEvs);
+        const auto ev = static_cast<EvIndex>(size_++);
+        evs_[ev].value = value;
+        evs_[ev].plane = plane;
+        rotation_.add(ev, plane);
+        if (active) {
+            ++planes_[plane].wanted;
+            enter_rotation(ev);
+        } else {
+            ++planes_[plane].backups;
+        }
+    }
+
+    uint32_t size() const noexcept { return size_; }
+    EvRecord& at(EvIndex ev) noexcept {
+        assert(ev < size_);
+        return evs_[ev];
+    }
+    const EvRecord& at(EvIndex ev) const noexcept {
+        assert(ev < size_);
+        return evs_[ev];
+    }
+    EvEvents& events() noexcept { return events_; }
+    const EvEvents& events() const noexcept { return events_; }
+
+    bool is_active(EvIndex ev) const noexcept { return rotation_.is_active(ev, at(ev).plane); }
+    // In rotation: GOOD or SKIP.
+    uint32_t active(uint8_t plane) const noexcept { return rotation_.active(plane); }
+    uint32_t good(uint8_t plane) const noexcept { return rotation_.active(plane) - planes_[plane].skipping; }
+    // GOOD, not in rotation.
+    uint32_t backups(uint8_t plane) const noexcept { return planes_[plane].backups; }
+    // Active ones the plane was set up with.
+    uint32_t wanted(uint8_t plane) const noexcept { return planes_[plane].wanted; }
+    // Planes with an EV in rotation.
+    uint64_t serving() const noexcept { return serving_; }
+    EvIndex any_of(uint8_t plane) noexcept { return rotation_.at(plane, rng_.below(rotation_.total(plane))); }
+
+    // The next GOOD EV of a plane that serves; kNoEv if that could only be `exclude`.
+    EvIndex pick(uint8_t plane, EvIndex exclude) noexcept {
+        // At most half of the EVs skip, so two visits suffice on average. The rest of this pass and two more always
+        // suffice, unless the only EV left is the excluded one.
+        const uint32_t limit = 3 * rotation_.active(plane);
+        for (uint32_t visits = 0; visits < limit; ++visits) {
+            if (rotation_.at_pass_end(plane)) begin_pass(plane);
+            const EvIndex ev = rotation_.visit(plane);
+            if (evs_[ev].state == EvState::Good && ev != exclude) return ev;
+        }
+        return kNoEv;
+    }
+
+    // Sits out the rest of this pass and the next one.
+    void skip(uint64_t now, EvIndex ev) noexcept {
+        EvRecord& e = at(ev);
+        Plane& p = planes_[e.plane];
+        if (!rotation_.is_active(ev, e.plane)) return;
+        if (e.state == EvState::Good) {
+            // With half of them marked the plane is congested, not the path: then everything stays in service.
+            if (2 * (p.skipping + 1) > rotation_.active(e.plane)) return;
+            ++p.skipping;
+            set_state(now, ev, EvState::Skip);
+        }
+        e.skip_until = rotation_.pass(e.plane) + 1;
+    }
+
+    // Takes an EV out of service into `state`; with `replace`, a backup of its plane takes its place.
+    void leave(uint64_t now, EvIndex ev, EvState state, bool replace) noexcept {
+        EvRecord& e = at(ev);
+        Plane& p = planes_[e.plane];
+        const bool was_active = rotation_.is_active(ev, e.plane);
+        if (e.state == EvState::Skip) --p.skipping;
+        if (e.state == EvState::Good && !was_active) --p.backups;
+        set_state(now, ev, state);
+        if (!was_active) return;
+        rotation_.retire(ev, e.plane);
+        if (rotation_.active(e.plane) == 0) serving_ &= ~(1ull << e.plane);
+        if (replace && p.backups > 0) promote_backup(e.plane);
+        bound_skips(e.plane);
+    }
+
+    // Puts an EV back into service: into the rotation where its plane lacks one, else as a backup.
+    void readmit(uint64_t now, EvIndex ev) noexcept {
+        EvRecord& e = at(ev);
+        assert(e.state == EvState::AssumedBad || e.state == EvState::Denied);
+        set_state(now, ev, EvState::Good);
+        if (rotation_.active(e.plane) < planes_[e.plane].wanted) enter_rotation(ev);
+        else ++planes_[e.plane].backups;
+    }
+
+private:
+    struct Plane {
+        uint32_t wanted = 0, backups = 0;
+        uint32_t skipping = 0;   // in rotation, SKIP
+    };
+
+    void enter_rotation(EvIndex ev) noexcept {
+        rotation_.activate(ev, evs_[ev].plane);
+        serving_ |= 1ull << evs_[ev].plane;
+    }
+
+    void begin_pass(uint8_t plane) noexcept {
+        rotation_.next_pass(plane);
+        if (planes_[plane].skipping == 0) return;
+        for (uint32_t i = 0; i < rotation_.active(plane); ++i) {
+            const EvIndex ev = rotation_.at(plane, i);
+            if (evs_[ev].state == EvState::Skip && evs_[ev].skip_until < rotation_.pass(plane)) end_skip(ev);
+        }
+    }
+    void end_skip(EvIndex ev) noexcept {
+        --planes_[evs_[ev].plane].skipping;
+        set_state(last_change_ns_, ev, EvState::Good);
+    }
+    // After the rotation shrank: those that would return first return now.
+    void bound_skips(uint8_t plane) noexcept {
+        while (2 * planes_[plane].skipping > rotation_.active(plane)) {
+            EvIndex first = kNoEv;
+            for (uint32_t i = 0; i < rotation_.active(plane); ++i) {
+                const EvIndex ev = rotation_.at(plane, i);
+                if (evs_[ev].state != EvState::Skip) continue;
+                if (first == kNoEv || evs_[ev].skip_until < evs_[first].skip_until) first = ev;
+            }
+            assert(first != kNoEv);
+            end_skip(first);
+        }
+    }
+
+    // A random start keeps connections that share a profile from taking the same backup.
+    void promote_backup(uint8_t plane) noexcept {
+        const uint32_t active = rotation_.active(plane), rest = rotation_.total(plane) - active;
+        const uint32_t start = rng_.below(rest);
+        for (uint32_t i = 0; i < rest; ++i) {
+            const EvIndex ev = rotation_.at(plane, active + (start + i) % rest);
+            if (evs_[ev].state != EvState::Good) continue;
+            --planes_[plane].backups;
+            enter_rotation(ev);
+            return;
+        }
+        assert(false && "a backup was counted that does not exist");
+    }
+
+    void set_state(uint64_t now, EvIndex ev, EvState state) noexcept {
+        EvRecord& e = evs_[ev];
+        const EvState before = e.state;
+        e.state = state;
+        last_change_ns_ = now;
+        // Coming back from SKIP is news only to those who watch SKIP: it happens with every mark.
+        const EvState watched = before == EvState::Skip && state == EvState::Good ? EvState::Skip : state;
+        if (event_mask_ & ev_state_bit(watched))
+          events_.push(EvEvent{now, e.counters.lost, e.value.value, ev, e.plane, state});
+    }
+
+    CounterRng rng_;
+    EvRotation rotation_;
+    EvEvents events_;
+    uint8_t event_mask_;
+    uint32_t size_ = 0;
+    uint64_t serving_ = 0;
+    uint64_t last_change_ns_ = 0;
+    Plane planes_[kMaxPlanes];
+    EvRecord evs_[kMaxEvs];
+};
+
+}  // namespace farstep
