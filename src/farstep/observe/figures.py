@@ -22,8 +22,8 @@ POINTS_MAX = 2_000
 """Points of one line: more than a screen has columns, and few enough for a page that opens at once."""
 BINS_MAX = 600
 """Bins of a rate over the whole run."""
-STEP_BINS = 60
-"""Bars of the distribution of step times."""
+STEP_BINS_MAX = 60
+"""Bars of the distribution of step times; fewer where there are few steps."""
 SAMPLE_BIN_S = 0.25
 """Shortest bin of a rate."""
 
@@ -69,12 +69,13 @@ def loss_figure(timeline: Timeline) -> go.Figure:
 def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Figure:
     """How often a step took how long, with P50, P99 and P100 marked.
 
-    Both axes are logarithmic where the slowest step would squeeze the others into one bar.
+    Axes are logarithmic where the slowest step would squeeze the others into one bar.
     """
     figure = _figure("step time (ms)", "number of steps")
     values = [row.step_time_ns / 1e6 for row in rows]
     is_log = max(values) > 2 * times.p50_ns / 1e6 > 0
-    edges = _bin_edges(min(values), max(values), is_log=is_log)
+    num_bins = min(STEP_BINS_MAX, 3 * math.isqrt(len(values)) + 5)
+    edges = _bin_edges(min(values), max(values), num_bins, is_log=is_log)
     counts = [0] * (len(edges) - 1)
     for value in values:
         counts[min(len(counts), max(1, bisect_right(edges, value))) - 1] += 1
@@ -93,6 +94,7 @@ def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Fi
     if is_log:
         ticks = _log_ticks(edges[0], edges[-1])
         figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,g}" for tick in ticks])
+    if is_log and top > 30:
         figure.update_yaxes(type="log", dtick=1, range=[-0.15, 1.5 * math.log10(top) + 0.5])
     else:
         figure.update_yaxes(range=[0, 1.4 * top])
@@ -126,13 +128,13 @@ def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Fi
     return figure
 
 
-def _bin_edges(low: float, high: float, *, is_log: bool) -> list[float]:
+def _bin_edges(low: float, high: float, num_bins: int, *, is_log: bool) -> list[float]:
     """Returns the edges of bins of equal width (of equal ratio if logarithmic) that hold low and high."""
     if is_log:
-        ratio = (high / max(low, 1e-3)) ** (1 / STEP_BINS)
-        return [max(low, 1e-3) * ratio**index for index in range(STEP_BINS + 1)]
-    width = (high - low) / STEP_BINS or 1.0
-    return [low + width * index for index in range(STEP_BINS + 1)]
+        ratio = (high / max(low, 1e-3)) ** (1 / num_bins)
+        return [max(low, 1e-3) * ratio**index for index in range(num_bins + 1)]
+    width = (high - low) / num_bins or 1.0
+    return [low + width * index for index in range(num_bins + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

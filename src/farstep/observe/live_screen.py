@@ -26,6 +26,8 @@ STATE_STYLES = {
 """Colour of each state; the name of the state always stands beside it."""
 
 _SPARK_BIN_S = 0.5
+_NOW_BINS = 4
+"""Bins that "now" is the mean of: gradients come in bursts, one per step."""
 _LOSS_STEPS_MAX = 5_000
 """Steps the loss curve reaches back: bounds the work for one frame."""
 _HEAD_LINES = 6
@@ -90,7 +92,7 @@ class LiveScreen:
         facts = _facts(timeline) if width >= 100 else ""
         return Panel(
             Group(progress, Text(), self._figures(width)),
-            title=Text(f" farstep · {title} ", style="bold"),
+            title=Text(f" {title} ", style="bold"),
             title_align="left",
             subtitle=Text(f" {facts} ", style="dim") if facts else None,
             subtitle_align="right",
@@ -134,7 +136,7 @@ class LiveScreen:
             paths.sort(key=lambda path: path.state is PathState.GOOD)
         shown, hidden = paths[:num_shown], paths[num_shown:]
         spark_width = max(0, width - 76)
-        lines = {path.name: self._recent_rates(path, spark_width) for path in shown}
+        lines = {path.name: self._recent_rates(path, max(spark_width, _NOW_BINS)) for path in shown}
         top = max((rate for line in lines.values() for rate in line), default=0.0)
         table = Table(box=self._box(), expand=True, header_style="dim", padding=(0, 1))
         table.add_column("path", no_wrap=True)
@@ -146,13 +148,14 @@ class LiveScreen:
         table.add_column("resent", justify="right")
         table.add_column("round trip", justify="right", no_wrap=True)
         for path in shown:
+            now = lines[path.name][-_NOW_BINS:]
             spark = spark_line(lines[path.name], spark_width, high=top, ascii_only=self._ascii_only)
             style = STATE_STYLES[path.state]
             table.add_row(
                 Text(path.name),
                 str(path.plane),
                 Text(path.state, style=style),
-                rate_text(path.tx_bytes_per_s),
+                rate_text(sum(now) / max(1, len(now))),
                 *([Text(spark, style=style)] if spark_width else []),
                 f"{path.retransmitted:,}",
                 "-" if path.rtt_ns is None else milliseconds_text(path.rtt_ns),

@@ -88,11 +88,6 @@ class PathView:
         return self.changes[-1][1] if self.changes else PathState.GOOD
 
     @property
-    def tx_bytes_per_s(self) -> float:
-        """Rate sent at present, over all ranks."""
-        return sum(sample.tx_bytes_per_s for sample in self.latest.values())
-
-    @property
     def rtt_ns(self) -> int | None:
         """Largest round-trip time that a rank sees at present."""
         return max((s.rtt_ns for s in self.latest.values() if s.rtt_ns is not None), default=None)

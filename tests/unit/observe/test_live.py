@@ -15,6 +15,9 @@ from farstep.observe.live import LiveDisplay
 from tests.unit.observe.fake_run import CUT_PATH, fake_run
 
 
+RUN = tuple(fake_run())
+
+
 def lines_of(display: LiveDisplay) -> list[str]:
     file = display.console.file
     assert isinstance(file, io.StringIO)
@@ -25,7 +28,7 @@ def screen_of(width: int, height: int, until_s: float, *, ascii_only: bool = Fal
     """The text of one frame, without a terminal's control sequences."""
     file = io.StringIO()
     display = LiveDisplay(Console(file=io.StringIO(), width=width, height=height), plain=False)
-    for record in fake_run():
+    for record in RUN:
         if record.t_s < until_s:
             display.on_record(record)
     plain = Console(file=file, width=width, height=height, legacy_windows=False)
@@ -39,7 +42,7 @@ def test_without_a_terminal_there_is_one_line_every_few_steps() -> None:
     display = LiveDisplay(Console(file=io.StringIO(), width=80), plain_every_steps=50)
     assert display.is_plain
     with display:
-        for record in fake_run():
+        for record in RUN:
             display.on_record(record)
     lines = lines_of(display)
     steps = [line for line in lines if "/400 steps" in line]
@@ -54,7 +57,7 @@ def test_without_a_terminal_there_is_one_line_every_few_steps() -> None:
 
 def test_a_change_of_state_is_told_once_and_not_by_every_rank() -> None:
     display = LiveDisplay(Console(file=io.StringIO()), plain=True)
-    for record in fake_run():
+    for record in RUN:
         display.on_record(record)
     changes = [line for line in lines_of(display) if " → " in line]
     assert len(changes) == 2
