@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
 from farstep.fabric.errors import ConfigError
+from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
 from farstep.fabric.sites import PATHS_MAX, EmulatedNetwork, EmulatedPath, full_mesh
 
 __all__ = [
@@ -42,9 +42,9 @@ class RunSection(Section):
     seed: int = Field(
         default=1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result"
     )
-    steps: int = Field(default=340, ge=1, le=10_000_000, description="optimizer steps")
+    steps: int = Field(default=280, ge=1, le=10_000_000, description="optimizer steps")
     out: str = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
-    eval_every_steps: int = Field(default=34, ge=1, description="steps between held-out evaluations")
+    eval_every_steps: int = Field(default=28, ge=1, description="steps between held-out evaluations")
     eval_windows: int = Field(
         default=128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks"
     )

@@ -146,7 +146,7 @@ class _TorchStore:
 
     def set(self, key: str, value: bytes) -> None:
         """Publishes a value."""
-        self._store.set(key, value)
+        self._store.set(key, value)  # type: ignore[arg-type]  # bytes are fine, the stub is too narrow
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """Blocks until a value is published.

@@ -32,6 +32,10 @@ RANK_FAILED = 3
 GIVE_UP_S = 3.0
 """A rank told to give up that still runs after this long ends itself: something does not return."""
 
+COMPUTE_NICE = 5
+"""The thread that computes gives way to those that carry gradients: where there are more ranks than cores, a packet
+that waits for a time slice looks lost to its sender."""
+
 START_TIMEOUT_S = 180.0
 """Longest wait for the supervisor and the other ranks while starting."""
 
@@ -120,6 +124,7 @@ class _Rank:
                 state_hash=state_hash(trainer.model, trainer.optimizer),
             )
             control.wait_answer(START_TIMEOUT_S)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICE)
             with collective.sampling():
                 outcome = trainer.run()
             control.send(

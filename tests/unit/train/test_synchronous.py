@@ -27,9 +27,14 @@ class Member:
         self.meeting, self.rank, self.num_ranks = meeting, rank, meeting.num_ranks
         self.fails_with: Exception | None = None
 
-    def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: str, *, background: bool = False) -> "Operation":
+        operation = Operation(lambda: self._reduce(tensor, op))
+        if not background:
+            operation.wait()
+        return operation
+
+    def _reduce(self, tensor: torch.Tensor, op: str) -> None:
         if self.fails_with is not None:
-            self.meeting.barrier.abort()
             raise self.fails_with
         self.meeting.tensors[self.rank] = tensor.clone()
         self.meeting.barrier.wait()
@@ -41,13 +46,19 @@ class Member:
         self.meeting.barrier.abort()
 
 
+class Operation:
+    """Is carried out when it is waited for, which is as late as may be."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.wait = work
+
+
 def on_all(num_ranks: int, work: Callable[[SynchronousPolicy, int], object]) -> list[object]:
     meeting = Meeting(num_ranks)
     results: list[object] = [None] * num_ranks
 
     def run(rank: int) -> None:
-        with SynchronousPolicy(meeting.member(rank)) as policy:
-            results[rank] = work(policy, rank)
+        results[rank] = work(SynchronousPolicy(meeting.member(rank)), rank)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_ranks)]
     for thread in threads:
@@ -101,7 +112,7 @@ def test_buckets_become_the_mean_over_all_ranks():
 def test_a_failure_of_the_network_is_raised_where_the_step_waits():
     member = Meeting(1).member(0)
     member.fails_with = ConnectionError("no way to rank 1")
-    with SynchronousPolicy(member) as policy:
-        policy.bucket_ready(Bucket(index=0, flat=torch.zeros(1), num_parameters=1))
-        with pytest.raises(ConnectionError, match="no way to rank 1"):
-            policy.wait()
+    policy = SynchronousPolicy(member)
+    policy.bucket_ready(Bucket(index=0, flat=torch.zeros(1), num_parameters=1))
+    with pytest.raises(ConnectionError, match="no way to rank 1"):
+        policy.wait()
