@@ -4,10 +4,12 @@
 #   make demo PYTHON=python3.12        another interpreter (for a new .venv)
 #   make demo ARGS="--steps 100"       arguments for `farstep train`
 #   make test ARGS="-k wire -x"        arguments for pytest
+#   make bench BENCH=allreduce         the benchmarks whose name contains it
 
 PYTHON ?= python3
 CXX    ?= c++
 ARGS   ?=
+BENCH  ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -39,8 +41,10 @@ lint: $(READY) ## check style, types, what imports what, and tidiness
 	  echo "$$check"; $(BIN)/$$check || failed="$$failed, $$check"; \
 	done; test -z "$$failed" || { echo "error: not clean:$${failed#,}" >&2; exit 1; }
 
-bench: $(READY) ## measure, against other transports in the same run
-	$(BIN)/python -m pytest benchmarks -m bench --timeout 1800 -s $(ARGS)
+bench: $(READY) ## measure, against other transports in the same run; BENCH=allreduce for one
+	@failed=; for script in $(sort $(wildcard benchmarks/bench_*$(BENCH)*.py)); do \
+	  printf '\n==== %s\n' "$$script"; $(BIN)/python "$$script" $(ARGS) || failed="$$failed $$script"; \
+	done; test -z "$$failed" || { echo "error: failed:$$failed" >&2; exit 1; }
 
 docs: $(READY) ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

@@ -14,7 +14,6 @@ from farstep.observe.events import PathState
 from farstep.observe.live import LiveDisplay
 from tests.unit.observe.fake_run import CUT_PATH, fake_run
 
-
 RUN = tuple(fake_run())
 
 
