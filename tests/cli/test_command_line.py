@@ -50,6 +50,7 @@ def test_the_version_is_printed(arguments):
         ),
         (("report", "none"), "error: "),
         (("lab", "nothing"), "error: no such command 'nothing'"),
+        (("lab", "emulate", "none.toml"), "error: none.toml: cannot be read: No such file or directory"),
     ],
 )
 def test_a_mistake_ends_with_one_line_and_status_2(tmp_path, arguments, error):
@@ -84,6 +85,16 @@ def test_an_output_folder_that_cannot_be_made_is_named(tmp_path):
     done = farstep("train", "--out", "file", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: run.out = 'file': no folder can be made there: ")
+
+
+def test_the_emulator_runs_by_itself_for_as_long_as_it_is_told(tmp_path):
+    (tmp_path / "network.toml").write_text(
+        'sites = ["a", "b"]\n[[paths]]\nname = "north"\n[[expose]]\nsite = "b"\naddress = "127.0.0.1:9"\n'
+    )
+    done = farstep("lab", "emulate", "network.toml", "--for-s", "0.1", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a reaches 127.0.0.1:9 at b (plane 0) at 127.0.0.1:" in done.stdout
+    assert "a -> b" in done.stdout
 
 
 def test_the_doctor_says_what_the_machine_offers():
