@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -383,6 +384,20 @@ def test_a_client_that_sends_an_endless_line_or_vanishes_leaves_the_others_alone
         raw.connect(shared_emulator.control)
         raw.sendall(b'{"op": "stats"}\n' * 50)
     assert shared_emulator.stats()["channels"]
+
+
+def test_the_reference_page_names_every_figure_event_field_and_operation(shared_emulator):
+    page = Path(__file__).parents[2] / "docs" / "reference" / "fault-script.md"
+    named = set(re.findall(r"`([a-z_]+)`", page.read_text(encoding="utf-8")))
+    stats = shared_emulator.stats()
+    figures = {*stats, *stats["channels"][0], *stats["channels"][0]["drops"]}
+    shared_emulator.apply({"kind": "loss", "path": "a-b:0", "loss_percent": 5, "name": "for-the-page"})
+    shared_emulator.restore("for-the-page")
+    event = shared_emulator.events()[-1]
+    with pytest.raises(ConfigError, match="valid: ") as caught:
+        shared_emulator.request("nothing")
+    operations = set(str(caught.value).partition("valid: ")[2].split(", "))
+    assert figures | set(event) | operations <= named
 
 
 def test_events_reach_every_client_even_one_that_comes_late():
