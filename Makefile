@@ -7,7 +7,10 @@
 #   make bench BENCH=allreduce         the benchmarks whose name contains it
 
 PYTHON ?= python3
-CXX    ?= c++
+# make presets CXX to g++, which need not be there; c++ is whichever compiler the system prefers.
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
 ARGS   ?=
 BENCH  ?=
 
