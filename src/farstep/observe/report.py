@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farstep.observe.events import EventFile, read_events
+from farstep.observe.events import EventFile, EventLogError, read_events
 from farstep.observe.step_times import StepTimes
 from farstep.observe.summary import COST_CAPTION, cost_texts, facts, verdict, zip_costs
 from farstep.observe.timeline import Timeline
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 _FAULTS_LOOKED_AT_MAX = 4
 """Faults that get a figure of their own; the others are in the figure of the whole run."""
-
-
-class ReportError(Exception):
-    """The report cannot be made or written; the message says why and what to do."""
 
 
 def write_report(log_path: str | os.PathLike[str], html_path: str | os.PathLike[str]) -> Path:
@@ -42,15 +38,12 @@ def write_report(log_path: str | os.PathLike[str], html_path: str | os.PathLike[
         The path of the report.
 
     Raises:
-        EventLogError: the log cannot be read.
-        ReportError: plotly is not installed, the log is empty, or the file cannot be written.
+        EventLogError: the log cannot be read, or is empty.
+        ModuleNotFoundError: plotly is not installed; the message says how to install it.
+        OSError: the report cannot be written.
     """
     html_path = Path(html_path)
-    page = report_html(read_events(log_path))
-    try:
-        html_path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ReportError(f"cannot write report {html_path}: {error.strerror or error}") from error
+    html_path.write_text(report_html(read_events(log_path)), encoding="utf-8")
     return html_path
 
 
@@ -58,12 +51,14 @@ def report_html(log: EventFile) -> str:
     """Returns the whole page.
 
     Raises:
-        ReportError: plotly is not installed, or the log is empty.
+        EventLogError: the log is empty.
+        ModuleNotFoundError: plotly is not installed; the message says how to install it.
     """
     if importlib.util.find_spec("plotly") is None:
-        raise ReportError("the report needs plotly; install it with: pip install 'farstep[train]'")
+        message = "the report needs plotly; install it with: pip install 'farstep[train]'"
+        raise ModuleNotFoundError(message, name="plotly")
     if not log.records:
-        raise ReportError(f"event log {log.path} holds no event, so there is nothing to report")
+        raise EventLogError(f"event log {log.path} holds no event, so there is nothing to report")
     from plotly.offline import get_plotlyjs
 
     timeline = Timeline.of(log)
