@@ -506,6 +506,9 @@ private:
         if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
         if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
         held_until_ns_ = now + hold_ns_;
+        // The peer lives and answers, its application is slow: no reason to give it up.
+        rto_deadline_ns_ = held_until_ns_ + rto_ns();
+        retries_ = 0;
     }
     bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
     void release_held() noexcept {
