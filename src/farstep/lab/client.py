@@ -211,12 +211,12 @@ class _Lines:
 
     def receive(self, timeout_s: float) -> list[dict[str, Any]]:
         """Returns the complete lines there are, waiting at most `timeout_s` for the first bytes."""
-        readable, _, _ = select.select([self._socket], [], [], timeout_s)
-        if not readable:
-            return []
         try:
+            readable, _, _ = select.select([self._socket], [], [], timeout_s)
+            if not readable:
+                return []
             received = self._socket.recv(1 << 20)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._gone() from error
         if not received:
             raise self._gone()

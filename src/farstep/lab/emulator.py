@@ -84,8 +84,8 @@ class Emulator(EmulatorClient):
                 self.request("stop")
             except (EmulatorError, OSError, ValueError):
                 self._process.terminate()  # it ends, or does not listen; the wait below tells
+        self._end_process()  # first, so that a thread in `follow` sees the end and not a closed descriptor
         super().close()
-        self._end_process()
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
