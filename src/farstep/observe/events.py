@@ -204,9 +204,9 @@ class Record:
 
     def to_json(self) -> str:
         """Returns the line without its line feed."""
-        head = json.dumps({"t_ns": self.t_ns, "wall": self.wall, "rank": self.rank, "kind": self.event.kind})
-        body = self.event.model_dump_json()
-        return head if body == "{}" else f"{head[:-1]}, {body[1:]}"
+        envelope = {"t_ns": self.t_ns, "wall": self.wall, "rank": self.rank, "kind": self.event.kind}
+        head, body = json.dumps(envelope, separators=(",", ":")), self.event.model_dump_json()
+        return head if body == "{}" else f"{head[:-1]},{body[1:]}"
 
 
 def record_from_json(line: str | bytes) -> Record | None:
