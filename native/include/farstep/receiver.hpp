@@ -75,7 +75,7 @@ public:
             return Placement::Refused;
         }
         accept(psn, p, imm);
-        const bool forced = a.ecn_ce || p.bth.ack_request || p.bth.rtx;
+        const bool forced = answers_request(psn, p.bth.ack_request) || p.bth.ack_request || p.bth.rtx || a.ecn_ce;
         bytes_since_sack_ += p.payload_bytes > kMinSackCharge_bytes ? p.payload_bytes : kMinSackCharge_bytes;
         trigger_sack(psn, p, a, forced);
         return Placement::Placed;
@@ -256,6 +256,13 @@ private:
         ack_pending_ = true;
     }
 
+    // A request is answered at once, and again when the holes that were open then have been filled.
+    bool answers_request(uint64_t psn, bool requested) noexcept {
+        if (requested && psn >= expected_ && psn >= requested_until_) requested_until_ = psn + 1;
+        if (requested_until_ == 0 || expected_ < requested_until_) return false;
+        requested_until_ = 0;
+        return true;
+    }
     void trigger_sack(uint64_t psn, const wire::Packet& p, const Arrival& a, bool forced) noexcept {
         last_ = {psn, a.entropy, p.tseth.timestamp, a.ecn_ce, p.bth.rtx};
         if (!first_seen_) {
@@ -313,6 +320,7 @@ private:
         while (unreported_low_ <= max_received_ && (flag(unreported_low_) & (kReceived | kReported)) != kReceived)
             ++unreported_low_;
         uint64_t base = unreported_low_ < newest_base ? unreported_low_ : newest_base;
+        if (unreported_low_ <= max_received_ && unreported_low_ - base > 63) base = unreported_low_;
         fill_sack(now, t, base, out);
         bytes_since_sack_ = 0;
         // 64 bits do not show all that is held behind a hole: one more SACK walks over the rest, so that a SACK that got
@@ -383,6 +391,7 @@ private:
     std::unique_ptr<Immediate[]> imm_queue_;
 
     uint64_t expected_, max_received_, unreported_low_, refresh_cursor_ = 0;
+    uint64_t requested_until_ = 0;  // a SACK is owed when everything below has come; 0 none
     uint64_t messages_done_ = 0, acknowledged_ = 0, rcvd_bytes_ = 0;
     uint64_t imm_head_ = 0, imm_tail_ = 0;
     uint32_t imm_held_ = 0;  // received and not consumed, raised or still waiting for earlier packets

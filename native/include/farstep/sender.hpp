@@ -90,8 +90,7 @@ public:
         p.bth.rtx = r.transmissions > 1;
         p.bth.has_timestamp = true;
         p.tseth.timestamp = timestamp_of(r.tx_ns);
-        // Whatever stops us after this packet, the peer must not wait for more before it answers.
-        p.bth.ack_request = psn + 1 == next_psn_ && (!has_new() || cc_->wants_ack());
+        p.bth.ack_request = psn + 1 == next_psn_ && asks_;
     }
 
     // ---- input -----------------------------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ private:
     // ---- sending ---------------------------------------------------------------------------------------------------
 
     uint32_t burst_of_new(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
-        if (!cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), false))) return 0;
+        if (!can_send_next()) return 0;
         ev = paths_->pick(now, free_planes, kNoEv, max_packets * config_.mtu_bytes);
         if (ev == kNoEv) return 0;
         uint32_t n = 0, first_size = 0;
@@ -284,8 +283,13 @@ private:
             psns[n++] = next_psn_++;
             if (size < first_size) break;
         }
+        // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
+        // threshold takes longer to fill than we would wait.
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= rtt_.srtt_ns / 2;
+        if (asks_) asked_ns_ = now;
         return n;
     }
+    bool can_send_next() const noexcept { return cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), queue_.next_has_immediate())); }
 
     uint32_t burst_of_lost(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
         uint32_t n = 0, first_size = 0;
@@ -313,8 +317,8 @@ private:
     }
 
     void stamp(uint64_t now, uint64_t psn, PacketRecord& r, EvIndex ev) noexcept {
-        (void)psn;
-        if (inflight_bytes_ == 0) arm(now);
+        // Only a first packet starts the clock: one sent again must not, or nobody would ever run out of retries.
+        if (psn == una_ && r.transmissions == 0) arm(now);
         r.tx_ns = now;
         r.ev = ev;
         r.ev_index = ++ev_sent_[ev];
@@ -566,7 +570,8 @@ private:
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
     uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
-    bool soft_fired_ = false;
+    bool soft_fired_ = false, asks_ = false;
+    uint64_t asked_ns_ = 0;
     EvIndex last_trigger_ev_ = kNoEv;
     RoundTrip rtt_, plane_rtt_[kMaxPorts];
     SenderCounters counters_;
