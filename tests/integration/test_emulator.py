@@ -456,6 +456,7 @@ def test_a_killed_emulator_is_reported_and_closes_cleanly():
 
 def test_ctrl_c_leaves_the_network_up_until_the_parent_closes_it():
     with joined(full_mesh(("a", "b"))) as (emulator, sink, source):
+        assert os.getpgid(emulator.pid) != os.getpgid(0)
         os.kill(emulator.pid, signal.SIGINT)
         send_numbered(source, [5])
         assert drain(sink, quiet_s=0.2) == [5]
@@ -470,7 +471,7 @@ def test_the_emulator_ends_when_its_parent_dies():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     pid, control = ran.stdout.split()
-    wait_for(lambda: not os.path.exists(control))
+    wait_for(lambda: not os.path.exists(os.path.dirname(control)))
     wait_for(lambda: not is_running(int(pid)))
     with pytest.raises(EmulatorError):
         EmulatorClient(control)

@@ -134,6 +134,7 @@ def _spawn(network: EmulatedNetwork, control: str, listen_host: str) -> subproce
         [sys.executable, "-P", "-m", "farstep.lab.spawned"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is for the parent, which then closes the emulator
         env={**os.environ, "PYTHONPATH": searched},
     )
     order = {

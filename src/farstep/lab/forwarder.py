@@ -313,7 +313,7 @@ class Forwarder:
         if len(entrance.answers_by_client) >= ANSWERED_FLOWS_MAX:
             return entrance.exit
         back = self._between(exposure.site, from_site, exposure.plane)
-        any_port = ("::1", 0) if ":" in exposure.address[0] else ("", 0)
+        any_port = ("::", 0) if ":" in exposure.address[0] else ("", 0)
         answering = self._enter(any_port, back, f"{exposure.site}:{from_site}:{exposure.plane}")
         answering.exit = UdpExit(entrance.socket, client)
         entrance.answers_by_client[client] = answering

@@ -135,7 +135,7 @@ class EmulatorProcess:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         if ignores_interrupt:
-            # Ctrl-C reaches the whole foreground group; the parent decides when the network goes away.
+            # Whoever interrupts this process by hand must not take the network from under the parent.
             signal.signal(signal.SIGINT, lambda *_: None)
         else:
             signal.signal(signal.SIGINT, lambda *_: self.stop())

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from farstep.lab.buffers import DATAGRAM_BYTES_MAX
 
-SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
-"""Wanted socket buffers: 30 ms at 1 Gbit/s, longer than a busy machine lets a process wait."""
+SOCKET_BUFFER_BYTES = 16 * 1024 * 1024
+"""Wanted socket buffers. The kernel charges about twice the payload, so this is some 60 ms at 1 Gbit/s: a busy
+machine lets a process wait for tens of milliseconds. Without privileges net.core.{r,w}mem_max limits it."""
 
 ANCILLARY_BYTES = 160
 """Room for four control messages: segment size, traffic class, arrival time, overflow count."""
@@ -65,7 +66,7 @@ def open_udp(bind: Address | None = None, connect: Address | None = None) -> soc
         for forced, plain in ((SO_RCVBUFFORCE, socket.SO_RCVBUF), (SO_SNDBUFFORCE, socket.SO_SNDBUF)):
             try:
                 udp.setsockopt(socket.SOL_SOCKET, forced, SOCKET_BUFFER_BYTES)
-            except OSError:  # needs a privilege; the plain option is capped by net.core.{r,w}mem_max
+            except OSError:  # needs a privilege
                 udp.setsockopt(socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         udp.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)

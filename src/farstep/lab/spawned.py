@@ -6,7 +6,9 @@ why it is not.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 
 from pydantic import ValidationError
@@ -29,6 +31,8 @@ def main() -> int:
         return _refuse(str(error))
     print(json.dumps({"ok": True, "control": process.control.path}), flush=True)
     process.run()
+    with contextlib.suppress(OSError):  # left to us if the parent died; else the parent removes it
+        os.rmdir(os.path.dirname(order["control"]))
     return 0
 
 
