@@ -1,5 +1,6 @@
 """The emulator as a process: real datagrams on loopback, faults, control, and how it ends."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from farstep.fabric import ConfigError, FaultScript, full_mesh, parse_fault
 from farstep.lab import Emulator, EmulatorClient, EmulatorError
@@ -375,6 +378,27 @@ def test_bad_requests_are_answered_with_an_error(shared_emulator, line, told):
         assert refused["ok"] is False
         assert told in refused["error"]
         assert (answered["ok"], answered["id"]) == (True, 7)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+OPERATIONS = ("expose", "withdraw", "load", "apply", "notify_step", "stats", "events", "ping")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(OPERATIONS) | JSON.filter(lambda value: value not in ("stop", "subscribe")),
+    st.dictionaries(
+        st.sampled_from(("site", "plane", "address", "listen", "fault", "faults", "step", "since", "source")),
+        JSON,
+    ),
+)
+def test_whatever_is_asked_is_answered(shared_emulator, operation, arguments):
+    with contextlib.suppress(ConfigError):
+        shared_emulator.request(operation, **arguments)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from farstep.fabric.errors import check_keys
 class Table(BaseModel):
     """A table of a description: immutable, and no unknown key passes silently."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -54,6 +54,8 @@ def test_every_kind_can_be_written_checked_and_written_again(kind):
         ({"kind": "path_down", "plane": 1, "at_s": 1}, "path_down takes no plane; its target: path"),
         ({"kind": "plane_down", "site": "a", "at_s": 1}, "plane_down needs plane"),
         ({"kind": "path_down", "path": "p", "at_s": -1}, "faults[0].at_s = -1: "),
+        ({"kind": "path_down", "path": "p", "at_s": float("nan")}, "faults[0].at_s = nan: "),
+        ({"kind": "delay", "path": "p", "at_s": 1, "delay_ms": float("inf")}, "faults[0].delay_ms = inf: "),
         ({"kind": "path_down", "path": "p", "at_s": 1, "duration_s": 0}, "faults[0].duration_s = 0: "),
         (
             {"kind": "path_down", "path": "p", "at_s": 1, "duration_s": 1, "duration_steps": 1},
