@@ -102,7 +102,16 @@ public:
             ++counters_.invalid_sacks;
             return;
         }
+        // What had arrived when this was sent. A SACK overtaken by a newer one still acknowledges, but what it lacks may
+        // have come since.
+        const uint64_t received = cack + p.cc.ooo_count;
+        if (received >= next_psn_) {
+            ++counters_.invalid_sacks;
+            return;
+        }
         Batch batch;
+        batch.is_newest = received >= newest_received_;
+        if (batch.is_newest) newest_received_ = received;
         last_trigger_ev_ = kNoEv;
         if (!p.seth.probe_reply) read_trigger(now, p, cack, batch);
         for (uint64_t psn = una_; psn <= cack; ++psn) acknowledge(now, psn, batch);
@@ -242,7 +251,7 @@ private:
     /// What one SACK changed, applied once at its end.
     struct Batch {
         uint32_t newly_bytes = 0;
-        bool rtt_valid = false, progress = false;
+        bool rtt_valid = false, progress = false, is_newest = false;
         uint64_t rtt_ns = 0;
         EvIndex run_ev = kNoEv;  // consecutive packets of one entropy value are reported together
         uint32_t run_bytes = 0;
@@ -423,7 +432,12 @@ private:
         if (p.cc.rcv_cwnd_pen || p.cc.restore_cwnd)
             cc_->on_receiver_penalty(now, b.newly_bytes, p.cc.rcv_cwnd_pen, p.cc.restore_cwnd);
         const bool ecn = p.seth.mark == wire::SackMark::SkipOnce;
-        if (b.newly_bytes || ecn) cc_->on_sack(now, b.newly_bytes, ecn, b.rtt_valid, b.rtt_ns);
+        if (b.newly_bytes || ecn) {
+            // Planes differ in length: what the longest needs to be filled, and no distance taken for a queue.
+            cc_->set_longest_rtt(paths_->longest_rtt_ns());
+            const uint64_t detour = b.rtt_valid ? paths_->detour_ns(b.trigger_ev) : 0;
+            cc_->on_sack(now, b.newly_bytes, ecn, b.rtt_valid, b.rtt_ns > detour ? b.rtt_ns - detour : b.rtt_ns);
+        }
         const uint64_t una = una_;
         while (una_ < next_psn_ && record(una_).state == RecordState::Acked) ++una_;
         if (una_ != una) una_moved_ns_ = now;
@@ -434,7 +448,7 @@ private:
             hold_ns_ = 0;
             arm(now);
         }
-        detect_losses(now, b.shown_low, b.shown_high);
+        detect_losses(now, b.shown_low, b.is_newest ? b.shown_high : b.shown_low);
     }
 
     void arm(uint64_t now) noexcept {
@@ -505,11 +519,12 @@ private:
     void hold(uint64_t now, PacketRecord& r) noexcept {
         inflight_bytes_ -= r.size_bytes;
         r.state = RecordState::Held;
-        if (held_until_ns_ != kNever) return;
-        hold_ns_ = hold_ns_ ? 2 * hold_ns_ : 2 * first_rtt_ns();
-        if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
-        if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
-        held_until_ns_ = now + hold_ns_;
+        if (held_until_ns_ == kNever) {
+            hold_ns_ = hold_ns_ ? 2 * hold_ns_ : 2 * first_rtt_ns();
+            if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
+            if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
+            held_until_ns_ = now + hold_ns_;
+        }
         // The peer lives and answers, its application is slow: no reason to give it up.
         rto_deadline_ns_ = held_until_ns_ + rto_ns();
         retries_ = 0;
@@ -568,6 +583,7 @@ private:
     uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0;
     int64_t inflight_bytes_ = 0;
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
+    uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false;
