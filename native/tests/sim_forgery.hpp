@@ -80,6 +80,7 @@ private:
     void data(wire::Packet& p, const Flow& in, Connection& c, const uint8_t* body) {
         p.bth.opcode = rng_.below(2) ? wire::Opcode::WriteMiddle : wire::Opcode::WriteOnlyImm;
         p.bth.has_timestamp = true;
+        p.tseth.timestamp = static_cast<uint16_t>(rng_.next());
         const bool full = p.bth.opcode == wire::Opcode::WriteMiddle && in.config.mtu_bytes <= 256;
         p.payload = body;
         p.payload_bytes = full ? in.config.mtu_bytes : 1 + rng_.below(200);

@@ -38,7 +38,8 @@ struct Datagram {
     std::vector<uint8_t> bytes;
     Arrival arrival;
     uint32_t from = 0, to = 0;
-    uint32_t flow = kNoFlow;  // an intact data packet of this flow; kNoFlow: control, damaged or forged
+    uint32_t flow = kNoFlow;  // a data packet of this flow; kNoFlow: control or forged
+    bool damaged = false;
     uint64_t psn = 0;
     uint64_t sent_ns = 0;
 };
@@ -126,6 +127,7 @@ public:
     void carry(uint32_t i, uint32_t port) {
         Datagram& d = pool_[i];
         d.sent_ns = now_;
+        d.damaged = false;
         ++counters_.sent;
         note_packet(d);
         Link& l = link(d.from, d.to, port, d.arrival.local_port);
@@ -144,6 +146,7 @@ public:
     /// Something no endpoint sent arrives at `at_ns`.
     void inject(uint32_t i, uint64_t at_ns) {
         pool_[i].flow = kNoFlow;
+        pool_[i].damaged = false;
         pool_[i].sent_ns = kNever;
         ++counters_.forged;
         schedule(at_ns, EventKind::Deliver, i);
@@ -199,7 +202,7 @@ private:
         if (d.arrival.trimmed || d.bytes.size() < 48 || !wire::is_data(static_cast<wire::Opcode>(d.bytes[0]))) return false;
         d.arrival.trimmed = chance(0.3) ? 2 : 1;
         d.bytes.resize(40);
-        d.flow = kNoFlow;
+        d.damaged = true;
         ++counters_.trimmed;
         return true;
     }
@@ -208,7 +211,7 @@ private:
         if (chance(l.trim)) cut_payload(d);
         if (!chance(l.corrupt) || d.bytes.size() < 16) return;
         ++counters_.corrupted;
-        d.flow = kNoFlow;
+        d.damaged = true;
         for (uint32_t flips = 1 + rng_.below(4); flips; --flips) {
             uint32_t at = rng_.below(static_cast<uint32_t>(d.bytes.size()));
             if (at == 4) at = 5;  // the one byte the invariant CRC does not cover; it is reserved

@@ -281,9 +281,9 @@ private:
             wire::Packet p;
             const bool data = !d.arrival.trimmed && wire::decode(d.bytes.data(), d.bytes.size(), p) == wire::DecodeResult::Ok &&
                               wire::is_data(p.bth.opcode);
-            const uint64_t before = f ? received_packets(*f) : all_received(e);
+            const uint64_t before = f && !d.damaged ? received_packets(*f) : all_received(e);
             h.core->on_datagram(now(), d.arrival, d.bytes.data(), d.bytes.size());
-            const bool accepted = (f ? received_packets(*f) : all_received(e)) != before;
+            const bool accepted = (f && !d.damaged ? received_packets(*f) : all_received(e)) != before;
             SIM_CHECK(data || !accepted, "something that is no data was accepted");
             if (data) judge(h, f, d, p, accepted);
         }
@@ -316,7 +316,7 @@ private:
         EndpointCore& c = core(e);
         uint32_t bursts = 0;
         while (c.poll_transmit(now(), burst_)) {
-            SIM_CHECK(++bursts < 200'000, "endpoint %u transmits without end", e);
+            SIM_CHECK(++bursts < 200000, "endpoint %u transmits without end: control %d, opcode %02x", e, burst_.is_control, burst_.segments[0].header[0]);
             send(e, burst_);
         }
     }
@@ -371,11 +371,12 @@ private:
             if (!f.consume_scheduled && c->receiver().immediates_ready()) schedule_consume(f);
             return;
         }
-        uint32_t value = 0;
-        while (core_pop(f, *c, value)) {}
+        while (pop(f)) {}
     }
-    bool core_pop(Flow& f, Connection& c, uint32_t& value) {
-        if (!c.receiver().pop_immediate(value)) return false;
+    bool pop(Flow& f) {
+        uint32_t value = 0;
+        bool must_transmit = false;
+        if (!core(f.to).pop_immediate(now(), f.to_slot, value, must_transmit)) return false;
         check_immediate(f, value);
         last_progress_ns_ = now();
         return true;
@@ -384,10 +385,8 @@ private:
         f.consume_scheduled = true;
         at(now() + f.consume_every_ns, [this, &f] {
             f.consume_scheduled = false;
-            Connection* c = core(f.to).connection(f.to_slot);
-            if (!c || hosts_[f.to].vanished) return;
-            uint32_t value = 0;
-            core_pop(f, *c, value);
+            if (!core(f.to).connection(f.to_slot) || hosts_[f.to].vanished) return;
+            pop(f);
             after(f.to);
         });
     }

@@ -35,9 +35,10 @@ Outcome run(uint64_t seed, uint32_t size) {
     try {
         plan.run(world);
     } catch (const sim::Violation& v) {
-        std::printf("seed %llu at %llu ns, event %llu: %s\n%s", static_cast<unsigned long long>(seed),
+        std::printf("seed %llu at %llu ns, event %llu: %s\n%s\n%s", static_cast<unsigned long long>(seed),
                     static_cast<unsigned long long>(world.now()),
-                    static_cast<unsigned long long>(world.network.counters().events), v.what.c_str(), reproduce);
+                    static_cast<unsigned long long>(world.network.counters().events), v.what.c_str(), plan.describe().c_str(),
+                    reproduce);
         std::exit(1);
     }
     Outcome o{world.network.trace(), world.network.counters(), world.now(), 0};

@@ -67,6 +67,7 @@ public:
         const bool imm = wire::has_immediate(p.bth.opcode);
         if (imm && !has_immediate_slot(p.meth.rqmsn)) {
             push_nack(p, a, wire::NackReason::NoResource, FatalCode::Refused);
+            if (p.bth.ack_request) trigger_sack(psn, p, a, /*forced=*/true);
             return Placement::NoImmediateSlot;
         }
         if (!place(p, regions)) {
