@@ -13,17 +13,36 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from farstep.train.errors import RunFailed
 
-__all__ = ["ControlClient", "ControlServer", "Message"]
+__all__ = ["ControlClient", "ControlServer", "Message", "Severity"]
 
 LINE_BYTES_MAX = 1 << 20
 """Longest line accepted; the longest one sent, a `hello`, stays below a few kilobytes."""
 
+CLOSE_TIMEOUT_S = 2.0
+"""Closing waits so long for the other side to close too, so that what was sent last has been read."""
+
 HELLO_TIMEOUT_S = 30.0
 """A connection that has not said who it is after this long is closed."""
+
+
+class Severity(IntEnum):
+    """How likely a failure is the cause of all others that come in with it."""
+
+    ABORTED = 0
+    """A rank heard that something had failed."""
+    UNREACHABLE = 1
+    """A rank found that a peer does not answer."""
+    BROKEN = 2
+    """A rank failed by itself, or ended without a word."""
+    SEEN = 3
+    """The supervisor saw it happen."""
+    WANTED = 4
+    """The user stopped the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +119,8 @@ class ControlServer:
             ).start()
 
     def _serve(self, line: socket.socket) -> None:
-        with line:
+        with line, line.makefile("rb") as reader:
             line.settimeout(HELLO_TIMEOUT_S)
-            reader = line.makefile("rb")
             try:
                 hello = json.loads(reader.readline(LINE_BYTES_MAX))
                 rank = int(hello["rank"])
@@ -188,12 +206,12 @@ class ControlClient:
         self._is_closing = True
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
-        self._thread.join(timeout=2.0)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
         self._line.close()
 
     def _listen(self) -> None:
-        reader = self._line.makefile("rb")
-        with contextlib.suppress(OSError, ValueError):
+        with self._line.makefile("rb") as reader, contextlib.suppress(OSError, ValueError):
             while text := reader.readline(LINE_BYTES_MAX):
                 fields = json.loads(text)
                 match fields["kind"]:

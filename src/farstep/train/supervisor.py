@@ -6,6 +6,7 @@ supervisor is not on the path of a healthy step. It knows neither torch nor how 
 """
 
 import contextlib
+import math
 import platform
 import queue
 import time
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from farstep.observe.events import EVENT_KINDS, Event, EventLog, FaultEvent, Record, RunEnd, RunStart
 from farstep.train.config import RunConfig
 from farstep.train.config_file import dump_toml
-from farstep.train.control import ControlServer, Message
+from farstep.train.control import ControlServer, Message, Severity
 from farstep.train.data import Corpus
 from farstep.train.emulation import Emulation
 from farstep.train.result import RunResult, odd_replicas
@@ -84,10 +85,11 @@ class Supervisor:
         self._told: set[int] = set()
         """Ranks that said how they ended; that their process then ends is no news."""
         self._gone: set[int] = set()
-        self._failures: list[tuple[int, str]] = []
+        self._failures: list[tuple[Severity, str]] = []
         """Severity and wording; the most severe is the cause, the others follow from it."""
         self._step = 0
         self._is_stopping = False
+        self._is_giving_up = False
         self._deadlines: dict[str, float] = {"start": time.monotonic() + START_TIMEOUT_S}
 
     @property
@@ -150,7 +152,7 @@ class Supervisor:
                 self._done[rank] = fields
             case "failed" if rank is not None:
                 self._told.add(rank)
-                self._fail(1 if fields["is_consequence"] else 2, f"rank {rank}: {fields['message']}")
+                self._fail(Severity(fields["severity"]), f"rank {rank}: {fields['message']}")
             case "lost" if rank is not None:
                 self._on_lost(rank)
             case "fault":
@@ -168,7 +170,9 @@ class Supervisor:
         self._deadlines.pop("start", None)
         differing = odd_replicas({str(other): said["state_hash"] for other, said in self._ready.items()})
         if differing:
-            self._fail(3, f"ranks {', '.join(differing)} would begin from other parameters than the rest")
+            self._fail(
+                Severity.SEEN, f"ranks {', '.join(differing)} would begin from other parameters than the rest"
+            )
             return
         self._log.emit(self._run_start(fields))
         self._emulation.start()
@@ -213,32 +217,33 @@ class Supervisor:
     def _on_lost(self, rank: int) -> None:
         self._gone.add(rank)
         if rank not in self._told:
-            self._fail(2, f"rank {rank} ended without a word")
+            self._fail(Severity.BROKEN, f"rank {rank} ended without a word")
 
     def _on_stop(self) -> None:
         if self._is_stopping or len(self._ready) < self._config.num_ranks:
-            self._fail(4, "stopped by the user")
+            self._fail(Severity.WANTED, "stopped by the user")
             return
         self._is_stopping = True
         self._control.broadcast("stop")
         self._deadlines["stop"] = time.monotonic() + STOP_TIMEOUT_S
 
-    def _fail(self, severity: int, wording: str) -> None:
+    def _fail(self, severity: Severity, wording: str) -> None:
+        if self._is_giving_up:
+            return  # what happens now follows from that
         self._failures.append((severity, wording))
-        if "abort" not in self._deadlines:
-            wait_s = 0.0 if severity > 2 else CAUSE_WINDOW_S
-            self._deadlines.setdefault("cause", time.monotonic() + wait_s)
+        wait_s = 0.0 if severity >= Severity.SEEN else CAUSE_WINDOW_S
+        self._deadlines["cause"] = min(self._deadlines.get("cause", math.inf), time.monotonic() + wait_s)
 
     def _look_at_processes(self) -> None:
         if self._emulation.has_died:
-            self._fail(3, "the path emulator ended unexpectedly")
+            self._fail(Severity.SEEN, "the path emulator ended unexpectedly")
         if self._processes is None:
             return
         for rank, how in self._processes.exits().items():
             self._gone.add(rank)
             if rank not in self._told:
                 self._told.add(rank)
-                self._fail(3, f"rank {rank} {how}")
+                self._fail(Severity.SEEN, f"rank {rank} {how}")
 
     def _look_at_clock(self) -> None:
         now = time.monotonic()
@@ -247,10 +252,14 @@ class Supervisor:
             del self._deadlines[name]
         if "start" in due:
             missing = sorted(set(range(self._config.num_ranks)) - set(self._ready))
-            self._fail(3, f"ranks {', '.join(map(str, missing))} were not ready within {START_TIMEOUT_S:g} s")
+            self._fail(
+                Severity.SEEN,
+                f"ranks {', '.join(map(str, missing))} were not ready within {START_TIMEOUT_S:g} s",
+            )
         if "stop" in due:
-            self._fail(3, f"the ranks did not stop within {STOP_TIMEOUT_S:g} s")
+            self._fail(Severity.SEEN, f"the ranks did not stop within {STOP_TIMEOUT_S:g} s")
         if "cause" in due:
+            self._is_giving_up = True
             self._control.broadcast("abort", reason=self._cause() or "the run has failed")
             self._deadlines["abort"] = now + ABORT_TIMEOUT_S
         if "abort" in due:

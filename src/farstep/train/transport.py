@@ -15,16 +15,27 @@ from torch import Tensor
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
 from farstep.collectives import Communicator, CommunicatorSettings, Handle
-from farstep.engine import Connection, Endpoint, EndpointProfile, EngineError, PortConfig
+from farstep.engine import (
+    Connection,
+    ConnectionFailed,
+    Endpoint,
+    EndpointProfile,
+    EngineError,
+    PortConfig,
+    WaitTimeout,
+)
 from farstep.train.collective import ReduceOp
 from farstep.train.config import RunConfig
 from farstep.train.control import ControlClient
 from farstep.train.path_meter import PathMeter
 
-__all__ = ["TRANSPORT_ERRORS", "MrcCollective"]
+__all__ = ["TRANSPORT_ERRORS", "UNREACHABLE_ERRORS", "MrcCollective"]
 
 TRANSPORT_ERRORS = (EngineError, DistError)
-"""What a rank gets when a peer or the network has failed; the cause is elsewhere."""
+"""What a rank gets when a peer or the network has failed."""
+
+UNREACHABLE_ERRORS = (ConnectionFailed, WaitTimeout)
+"""Those of them with which a rank finds a failure, while others merely hear of it."""
 
 ADDRESSES_TIMEOUT_S = 60.0
 """Longest wait for the supervisor to say how other sites reach our ports."""

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from farstep.train.control import ControlClient
+from farstep.train.control import ControlClient, Severity
 from farstep.train.data import load_corpus
 from farstep.train.errors import RunFailed
 from farstep.train.orders import Orders
 from farstep.train.rendezvous import open_store
 from farstep.train.state_hash import state_hash
 from farstep.train.trainer import StepReport, Trainer
-from farstep.train.transport import TRANSPORT_ERRORS, MrcCollective
+from farstep.train.transport import TRANSPORT_ERRORS, UNREACHABLE_ERRORS, MrcCollective
 
 __all__ = ["RANK_FAILED", "run_rank"]
 
@@ -165,12 +165,24 @@ def run_rank(orders: Orders, store: Store, *, stops_on_signal: bool = False) -> 
         rank.train(store, control)
     except Exception as error:
         traceback.print_exc()
-        is_consequence = rank.abort_reason is not None or isinstance(error, TRANSPORT_ERRORS)
-        control.send("failed", message=_in_one_line(error), is_consequence=is_consequence)
+        severity = Severity.ABORTED if rank.abort_reason is not None else _severity_of(error)
+        control.send("failed", message=_in_one_line(error), severity=severity)
         control.close()
         return RANK_FAILED
     control.close()
     return 0
+
+
+def _severity_of(error: Exception) -> Severity:
+    """Says how likely an error is the cause and not the consequence of what happened to another rank."""
+    if not isinstance(error, TRANSPORT_ERRORS):
+        return Severity.BROKEN
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, UNREACHABLE_ERRORS):
+            return Severity.UNREACHABLE
+        link = link.__cause__
+    return Severity.ABORTED
 
 
 def _in_one_line(error: Exception) -> str:
