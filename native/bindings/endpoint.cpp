@@ -535,6 +535,8 @@ void bind_parameters(nb::module_& m) {
 }  // namespace
 
 void bind_endpoint(nb::module_& m) {
+    // Objects may outlive the interpreter by right: those of threads that a fork or an exit has cut short.
+    nb::set_leak_warnings(false);
     m.attr("REJECTED") = EventLoop::kRejected;
     m.attr("MAX_PORTS") = kMaxPorts;
     m.attr("MAX_BURST_PACKETS") = kMaxBurst_packets;

@@ -87,6 +87,10 @@ public:
         changed_.notify_all();
         std::unique_lock<std::mutex> l(mutex_);
         changed_.wait(l, [this] { return waiters_ == 0; });
+        for (Port& p : ports_) p.close();
+        // wake_fd_ stays open: a caller that has just left the lock may still write to it.
+        epoll_fd_.close();
+        timer_fd_.close();
     }
 
     // ---- commands, all thread-safe -------------------------------------------------------------------------------------
@@ -260,6 +264,10 @@ private:
         std::vector<uint16_t> source_ports;
         uint32_t dropped = 0;
         UdpSocket& source(uint32_t i) { return i == 0 ? main : extra[i - 1]; }
+        void close() noexcept {
+            main.close();
+            for (UdpSocket& s : extra) s.close();
+        }
     };
     struct Peer {
         std::vector<SocketAddress> addresses;

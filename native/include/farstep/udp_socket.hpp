@@ -74,8 +74,10 @@ public:
         gso_ = o.gso_;
         return *this;
     }
-    ~UdpSocket() {
+    ~UdpSocket() { close(); }
+    void close() noexcept {
         if (fd_ >= 0) ::close(fd_);
+        fd_ = -1;
     }
 
     /// Throws std::system_error naming the step that failed.
