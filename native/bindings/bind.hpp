@@ -5,3 +5,4 @@
 void bind_wire(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
+void bind_collective(nanobind::module_& m);

@@ -456,6 +456,8 @@ public:
         for (int n = 0; inside_ && n < kLeaveTries; ++n) ::usleep(kLeaveInterval_us);
     }
     bool is_closed() const { return loop_->is_closed(); }
+    /// For other compiled parts of the module that run tasks in the loop; valid as long as this object.
+    uint64_t loop_address() const { return reinterpret_cast<uint64_t>(loop_.get()); }
     /// In a forked child: lets go of the parent's sockets. Everything else of the loop stays as the fork found it.
     void abandon() { loop_->close_descriptors(); }
     ~PyEndpoint() {
@@ -570,5 +572,6 @@ void bind_endpoint(nb::module_& m) {
         .def("take_path_events", &PyEndpoint::take_path_events)
         .def("close", &PyEndpoint::close)
         .def("abandon", &PyEndpoint::abandon)
+        .def_prop_ro("loop_address", &PyEndpoint::loop_address)
         .def_prop_ro("is_closed", &PyEndpoint::is_closed);
 }

@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
     bind_wire(m);
     bind_reduce(m);
     bind_endpoint(m);
+    bind_collective(m);
 }

@@ -4,6 +4,7 @@
 // sleeps sends its first packets itself, so that a small message costs no thread switch. Nothing here knows of Python.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "farstep/endpoint.hpp"
+#include "farstep/loop_task.hpp"
 #include "farstep/udp_socket.hpp"
 
 namespace farstep {
@@ -85,6 +87,7 @@ public:
         wake();
         if (thread_->joinable()) thread_->join();
         changed_.notify_all();
+        task_done_.notify_all();
         std::unique_lock<std::mutex> l(mutex_);
         changed_.wait(l, [this] { return waiters_ == 0; });
         for (Port& p : ports_) p.close();
@@ -135,6 +138,7 @@ public:
         clear_backlog(i);
         transmit(now, kMaxBursts);
         changed_.notify_all();
+        advance_tasks();
     }
 
     /// Posts one write of any length; returns its number, or kRejected when the connection has ended or the local
@@ -146,32 +150,40 @@ public:
         uint64_t number = kRejected;
         {
             Guard g(*this);
-            Connection* c = closed_ ? nullptr : core_.connection(i);
-            if (!c || !c->is_open()) return kRejected;
-            uint64_t done = 0;
-            do {
-                WriteRequest r;
-                const uint64_t part = length - done < kMaxMessage_bytes ? length - done : kMaxMessage_bytes;
-                r.length_bytes = static_cast<uint32_t>(part);
-                r.remote_key = remote_key;
-                r.remote_offset = remote_offset + done;
-                if (part) {
-                    r.data = core_.regions().pin(local_key, local_offset + done, part);
-                    r.local_key = local_key;
-                    if (!r.data) return kRejected;
-                }
-                done += part;
-                if (done == length && has_immediate) {
-                    r.has_immediate = true;
-                    r.immediate = immediate;
-                }
-                number = peers_[i].posted++;
-                enqueue(i, r);
-            } while (done < length);
+            number = post_locked(i, local_key, local_offset, length, remote_key, remote_offset, has_immediate, immediate);
+            if (number == kRejected) return kRejected;
             must_wake = after_post();
         }
         if (must_wake) wake();
         return number;
+    }
+
+    /// Runs a task inside the loop and waits until it is through. TimedOut leaves it running: call again to wait on, or
+    /// drop_task() to take it out. A task must not be destroyed while it runs.
+    WaitResult run_task(LoopTask& task, uint64_t timeout_ns) {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+        callers_.fetch_add(1, std::memory_order_relaxed);
+        std::unique_lock<std::mutex> l(mutex_);
+        callers_.fetch_sub(1, std::memory_order_relaxed);
+        if (closed_) return WaitResult::Closed;
+        if (!has_task(task)) {
+            TaskAccess access(*this);
+            if (task.advance(access)) {
+                if (after_post()) wake();
+                return WaitResult::Ready;
+            }
+            tasks_.push_back(&task);
+            if (after_post()) wake();
+        }
+        ++waiters_;
+        task_done_.wait_until(l, deadline, [&] { return closed_ || !has_task(task); });
+        if (--waiters_ == 0 && closed_) changed_.notify_all();
+        if (closed_) return WaitResult::Closed;
+        return has_task(task) ? WaitResult::TimedOut : WaitResult::Ready;
+    }
+    void drop_task(LoopTask& task) {
+        Guard g(*this);
+        std::erase(tasks_, &task);
     }
 
     /// Waits until write `number` of connection `i` is confirmed.
@@ -341,6 +353,65 @@ private:
         if (epoch == kNever) epoch = peers_[i].epoch;
         return peers_[i].epoch == epoch ? core_.connection(i) : nullptr;
     }
+    uint64_t post_locked(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+                         uint64_t remote_offset, bool has_immediate, uint32_t immediate) {
+        Connection* c = closed_ ? nullptr : core_.connection(i);
+        if (!c || !c->is_open()) return kRejected;
+        uint64_t done = 0, number = kRejected;
+        do {
+            WriteRequest r;
+            const uint64_t part = length - done < kMaxMessage_bytes ? length - done : kMaxMessage_bytes;
+            r.length_bytes = static_cast<uint32_t>(part);
+            r.remote_key = remote_key;
+            r.remote_offset = remote_offset + done;
+            if (part) {
+                r.data = core_.regions().pin(local_key, local_offset + done, part);
+                r.local_key = local_key;
+                if (!r.data) return kRejected;
+            }
+            done += part;
+            if (done == length && has_immediate) {
+                r.has_immediate = true;
+                r.immediate = immediate;
+            }
+            number = peers_[i].posted++;
+            enqueue(i, r);
+        } while (done < length);
+        return number;
+    }
+
+    class TaskAccess final : public LoopAccess {
+    public:
+        explicit TaskAccess(EventLoop& l) : l_(l) {}
+        uint64_t post(const Write& w) noexcept override {
+            return l_.post_locked(w.connection, w.local_key, w.local_offset, w.length_bytes, w.remote_key,
+                                  w.remote_offset, true, w.immediate);
+        }
+        bool pop_immediate(uint32_t connection, uint32_t& value) noexcept override {
+            Connection* c = l_.core_.connection(connection);
+            return c && c->receiver().pop_immediate(value);
+        }
+        uint64_t completed(uint32_t connection) noexcept override {
+            Connection* c = l_.core_.connection(connection);
+            return c ? c->completed_messages() : 0;
+        }
+        bool is_open(uint32_t connection) noexcept override {
+            Connection* c = l_.core_.connection(connection);
+            return c && c->is_open();
+        }
+
+    private:
+        EventLoop& l_;
+    };
+    bool has_task(const LoopTask& task) const noexcept {
+        return std::find(tasks_.begin(), tasks_.end(), &task) != tasks_.end();
+    }
+    void advance_tasks() {
+        if (tasks_.empty()) return;
+        TaskAccess access(*this);
+        if (std::erase_if(tasks_, [&](LoopTask* t) { return t->advance(access); })) task_done_.notify_all();
+    }
+
     void enqueue(uint32_t i, const WriteRequest& r) {
         Peer& peer = peers_[i];
         if (!peer.backlog.empty() || !core_.post(now_ns(), i, r)) peer.backlog.push_back(r);
@@ -409,9 +480,16 @@ private:
         bool more = receive_all(now);
         now = now_ns();
         if (core_.poll_timeout(now) <= now) core_.on_timeout(now);
+        const bool has_progress = core_.take_progress();
+        if (has_progress) advance_tasks();
         refill(now);
         more |= transmit(now, kMaxBursts);
-        if (core_.take_progress()) {
+        const bool has_late_progress = core_.take_progress();
+        if (has_late_progress && !tasks_.empty()) {
+            advance_tasks();
+            more = true;
+        }
+        if (has_progress || has_late_progress) {
             ++change_number_;
             if (waiters_) changed_.notify_all();
         }
@@ -502,7 +580,8 @@ private:
     Descriptor epoll_fd_, wake_fd_, timer_fd_;
     pid_t owner_pid_;
     std::mutex mutex_;
-    std::condition_variable changed_;
+    std::condition_variable changed_, task_done_;
+    std::vector<LoopTask*> tasks_;
     std::atomic<int> callers_{0};
     uint32_t waiters_ = 0;
     uint64_t change_number_ = 0, armed_ns_ = 0;

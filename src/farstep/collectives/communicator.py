@@ -10,10 +10,13 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from farstep import _native
 from farstep.collectives.errors import CommunicatorAborted, CommunicatorError
+from farstep.collectives.loop_runner import LoopRun, compile_for_loop
 from farstep.collectives.mesh import Mesh
 from farstep.collectives.operations import Handle, OperationQueue
 from farstep.collectives.plan import Placement, Plan, compile_plan
@@ -34,6 +37,21 @@ from farstep.collectives.selection import CommunicatorSettings, Selection
 from farstep.collectives.transport import Endpoint, Store
 from farstep.collectives.vector import Space, Vector, allocate_pages, as_vector
 from farstep.engine import EngineError
+
+@dataclass(slots=True)
+class ReadyPlan:
+    """A compiled plan with what else depends on the call alone.
+
+    Attributes:
+        plan: the plan.
+        check: 16 bits of what was called.
+        compiled: the plan's form for a compiled event loop, made when it is first run in one.
+    """
+
+    plan: Plan
+    check: int
+    compiled: _native.CollectivePlan | None = None
+
 
 PLANS_MAX = 256
 """Compiled plans kept. A training step uses a few dozen sizes; a plan of 1000 chunks takes half a megabyte."""
@@ -85,7 +103,7 @@ class Communicator:
         self._mesh = Mesh(endpoint, store, rank=rank, size=size, name=name, settings=self.settings.link)
         self._queue = OperationQueue(f"farstep-{name}-{rank}")
         self._point_to_point = PointToPoint(self._mesh, self.settings.timeout_s)
-        self._plans: OrderedDict[tuple[object, ...], tuple[Plan, int]] = OrderedDict()
+        self._plans: OrderedDict[tuple[object, ...], ReadyPlan] = OrderedDict()
         self._num_operations = 0
         self._failure: str | None = None
         self._temporary: Vector | None = None
@@ -113,7 +131,7 @@ class Communicator:
         check_reduction(op, vector.element_type)
         nbytes = vector.length_bytes
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             block_bytes = nbytes if nbytes <= self.settings.tree_bytes_max else nbytes // self.size
             return self._compile(
                 self._selection.all_reduce(vector.count, nbytes), nbytes, block_bytes, vector, op
@@ -143,7 +161,7 @@ class Communicator:
         self._check_rank(root, "root")
         nbytes = vector.length_bytes
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             block_bytes = nbytes if nbytes <= self.settings.tree_bytes_max else nbytes // self.size
             schedule = self._selection.reduce(vector.count, nbytes, root)
             return self._compile(schedule, nbytes, block_bytes, vector, op, root)
@@ -187,7 +205,7 @@ class Communicator:
         ranges = consecutive(counts)
         total_bytes = sum(counts) * out.element_type.itemsize_bytes
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = ring_reduce_scatter(ranges, members=self._selection.ring, involving=self.rank)
             return self._compile(schedule, total_bytes, total_bytes // self.size, out, op)
 
@@ -234,7 +252,7 @@ class Communicator:
         itemsize = own.element_type.itemsize_bytes
         total_bytes = sum(counts) * itemsize
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = self._selection.all_gather(ranges, total_bytes)
             return self._compile(schedule, total_bytes, total_bytes // self.size, own, "sum")
 
@@ -254,7 +272,7 @@ class Communicator:
         self._check_rank(root, "root")
         nbytes = vector.length_bytes
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = self._selection.broadcast(vector.count, nbytes, root)
             return self._compile(schedule, nbytes, nbytes, vector, "sum", root)
 
@@ -289,7 +307,7 @@ class Communicator:
         receive_counts = tuple(block.count for block in receives)
         element_type = sends[0].element_type
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             # The placement and the chunks must not depend on sizes that only this rank knows.
             schedule = pairwise_all_to_all(send_counts, receive_counts, self.rank)
             return self._compile_fixed(schedule, element_type, "all_to_all")
@@ -320,7 +338,7 @@ class Communicator:
         # Others know neither where their block goes nor how long the blocks of others are.
         ranges = consecutive(b.count for b in blocks) if blocks else [Range(0, own.count)] * self.size
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = gather(ranges, root, involving=self.rank)
             return self._compile_fixed(schedule, own.element_type, f"gather {root}")
 
@@ -350,7 +368,7 @@ class Communicator:
             raise ValueError(f"output has {out.count} elements; input {root} has {blocks[root].count}")
         ranges = consecutive(b.count for b in blocks) if blocks else [Range(0, out.count)] * self.size
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = scatter(ranges, root, involving=self.rank)
             return self._compile_fixed(schedule, out.element_type, f"scatter {root}")
 
@@ -366,7 +384,7 @@ class Communicator:
     def barrier(self, *, background: bool = False, timeout_s: float | None = None) -> Handle:
         """Returns once every rank has called it."""
 
-        def prepare() -> tuple[Plan, int]:
+        def prepare() -> ReadyPlan:
             schedule = dissemination_barrier(self.size, involving=self.rank)
             return self._compile_fixed(schedule, ElementType.UINT8, "barrier", Placement.EAGER)
 
@@ -524,7 +542,7 @@ class Communicator:
             return error
         return CommunicatorAborted(f"{name} on {self.name!r}, rank {self.rank} of {self.size}: {cause}")
 
-    def _plan(self, key: tuple[object, ...], prepare: Callable[[], tuple[Plan, int]]) -> tuple[Plan, int]:
+    def _plan(self, key: tuple[object, ...], prepare: Callable[[], ReadyPlan]) -> ReadyPlan:
         plans = self._plans
         if key in plans:
             plans.move_to_end(key)
@@ -542,7 +560,7 @@ class Communicator:
         vector: Vector,
         op: str,
         root: int = 0,
-    ) -> tuple[Plan, int]:
+    ) -> ReadyPlan:
         """Compiles a schedule whose sizes all ranks know."""
         plan = compile_plan(
             schedule,
@@ -551,7 +569,7 @@ class Communicator:
             chunk_bytes=self._selection.chunk_bytes(block_bytes),
             placement=self._selection.placement(total_bytes),
         )
-        return plan, _check_word(schedule.name, total_bytes, vector.element_type.name, op, root)
+        return ReadyPlan(plan, _check_word(schedule.name, total_bytes, vector.element_type.name, op, root))
 
     def _compile_fixed(
         self,
@@ -559,7 +577,7 @@ class Communicator:
         element_type: ElementType,
         what: str,
         placement: Placement = Placement.DIRECT,
-    ) -> tuple[Plan, int]:
+    ) -> ReadyPlan:
         """Compiles a schedule of which this rank knows only its own part."""
         plan = compile_plan(
             schedule,
@@ -568,12 +586,12 @@ class Communicator:
             chunk_bytes=self.settings.link.slot_bytes,
             placement=placement,
         )
-        return plan, _check_word(what, element_type.name)
+        return ReadyPlan(plan, _check_word(what, element_type.name))
 
     def _run(
         self,
         name: str,
-        plan_and_check: tuple[Plan, int],
+        ready: ReadyPlan,
         element_type: ElementType,
         source: Space,
         work: Space,
@@ -581,13 +599,12 @@ class Communicator:
         deadline_s: float,
         own_blocks: Sequence[tuple[Vector, Vector]] = (),
     ) -> None:
-        plan, check = plan_and_check
-        operation = self._num_operations
+        operation = self._num_operations & 0xFF
         self._num_operations += 1
         task = Task(
             name=f"{name} on {self.name!r}, rank {self.rank} of {self.size}",
-            operation=operation & 0xFF,
-            check=check,
+            operation=operation,
+            check=ready.check,
             source=source,
             work=work,
             element_type=element_type,
@@ -596,15 +613,19 @@ class Communicator:
             own_blocks=own_blocks,
             deadline_s=deadline_s,
         )
-        links = self._mesh.links_to(plan.links, deadline_s)
-        if plan.placement is Placement.EAGER:
-            Run(plan, task, links).run()
-            return
-        spaces = [source] if work is source else [source, work]
+        links = self._mesh.links_to(ready.plan.links, deadline_s)
+        spaces: list[Space] = []
+        if not ready.plan.is_eager:
+            spaces = [source] if work is source else [source, work]
         try:
             for space in spaces:
                 space.register(self._mesh.endpoint)
-            Run(plan, task, links).run()
+            if self._mesh.is_compiled:
+                if ready.compiled is None:
+                    ready.compiled = compile_for_loop(ready.plan)
+                LoopRun(ready.plan, ready.compiled, task, links, self._mesh.endpoint).run()
+            else:
+                Run(ready.plan, task, links).run()
         finally:
             for space in spaces:
                 space.close()

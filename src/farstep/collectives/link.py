@@ -76,9 +76,14 @@ class Link:
         arrivals: slots that hold unconsumed bytes and the tag each came with, in order.
         free_slots: slots of the peer's inbox this side may write to; the last one is used first.
         ready: what the peer has said about its memory, per operation.
+        compiled: takes the place of the four above when collectives run in a compiled event loop.
     """
 
-    def __init__(self, endpoint: Endpoint, peer: int, peer_name: str, settings: LinkSettings) -> None:
+    def __init__(
+        self, endpoint: Endpoint, peer: int, peer_name: str, settings: LinkSettings, *, is_compiled: bool = False
+    ) -> None:
+        self._is_compiled = is_compiled
+        self.compiled: _native.CollectiveLink | None = None
         self.peer = peer
         self.settings = settings
         self.connection: Connection = endpoint.create_connection(peer_name=peer_name)
@@ -119,6 +124,17 @@ class Link:
             )
         self._peer_inbox = RemoteKey(rkey, length_bytes)
         self.connection.connect(greeting[32:])
+        if self._is_compiled:
+            connection: Any = self.connection
+            self.compiled = _native.CollectiveLink(
+                connection._index,
+                self._inbox_address,
+                self._outbox_address,
+                self._outbox_region.remote[0],
+                rkey,
+                slot_bytes,
+                num_slots,
+            )
 
     # -- sending --------------------------------------------------------------------------------------
 
@@ -219,7 +235,11 @@ class Link:
 
     def flush(self, timeout_s: float) -> None:
         """Waits until the peer holds everything sent; writes complete in order, so the last one tells."""
-        if self._last is not None:
+        if self.compiled is not None:
+            if self.compiled.last_posted >= 0:
+                connection: Any = self.connection
+                connection._wait_completion(self.compiled.last_posted, timeout_s)
+        elif self._last is not None:
             self._last.wait(timeout_s)
 
     def close(self) -> None:

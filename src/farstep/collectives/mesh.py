@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from farstep.collectives.errors import CommunicatorTimeout
 from farstep.collectives.link import Link, LinkSettings
+from farstep.collectives.loop_runner import can_run_in_loop
 from farstep.collectives.transport import Endpoint, Store
 from farstep.engine import EngineError
 
@@ -28,6 +29,7 @@ class Mesh:
         self.rank = rank
         self.size = size
         self.name = name
+        self.is_compiled = can_run_in_loop(endpoint)
         self._settings = settings
         self._links: dict[int, Link] = {}
         self._lock = threading.Lock()
@@ -53,7 +55,7 @@ class Mesh:
     def _make(self, missing: list[int], deadline_s: float) -> None:
         made = []
         for peer in missing:
-            link = Link(self.endpoint, peer, f"rank{peer}", self._settings)
+            link = Link(self.endpoint, peer, f"rank{peer}", self._settings, is_compiled=self.is_compiled)
             with self._lock:
                 if self._failure is not None:
                     link.connection.abort(self._failure)

@@ -93,6 +93,11 @@ class Plan:
     next_access: list[list[Access]]
     separate_input: bool
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether bytes are copied through slots."""
+        return self.placement is Placement.EAGER
+
 
 def compile_plan(
     schedule: Schedule, rank: int, *, itemsize_bytes: int, chunk_bytes: int, placement: Placement

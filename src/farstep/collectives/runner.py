@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from farstep import _native
 from farstep.collectives.errors import CollectiveMismatch, CommunicatorTimeout
 from farstep.collectives.link import PLACED_SLOT, Link
-from farstep.collectives.plan import Access, LinkPlan, Placement, Plan
+from farstep.collectives.plan import Access, LinkPlan, Plan
 from farstep.collectives.reduction import ElementType
 from farstep.collectives.schedule import Action
 from farstep.collectives.transport import Completion
@@ -84,7 +84,7 @@ class Run:
         self._itemsize_bytes = task.element_type.itemsize_bytes
         self._turns = [0] * len(plan.next_access)
         self._states = {peer: self._make_state(links[peer], part) for peer, part in plan.links.items()}
-        self._is_eager = plan.placement is Placement.EAGER
+        self._is_eager = plan.is_eager
         self._credit_batch = EAGER_CREDIT_BATCH if self._is_eager else DIRECT_CREDIT_BATCH
         self._completions: list[Completion] = []
 
@@ -148,7 +148,7 @@ class Run:
                 break
             slot, tag = arrivals.popleft()
             if tag != self._tag or (slot == PLACED_SLOT) != access.is_placed:
-                raise self._mismatch(state.link.peer, tag)
+                raise mismatch(self._task, state.link.peer, tag)
             if slot != PLACED_SLOT:
                 self._take(access, state.link.slot_address(slot))
                 state.link.release(slot, self._credit_batch)
@@ -184,7 +184,7 @@ class Run:
                 if places is None:
                     break
                 if len(places) != state.num_placed_sends:
-                    raise self._mismatch(link.peer, self._tag)
+                    raise mismatch(self._task, link.peer, self._tag)
                 self._send_to_place(state, access, places)
             elif not link.free_slots:
                 break
@@ -259,21 +259,28 @@ class Run:
             if time.monotonic() >= self._task.deadline_s:
                 raise self._timeout(awaited)
 
-    def _timeout(self, pending: Sequence[_LinkState]) -> CommunicatorTimeout:
-        waiting = [
-            f"rank {state.link.peer} ({state.received} of {len(state.receives)} chunks received, "
-            f"{state.sent} of {len(state.sends)} sent)"
-            for state in pending
-        ]
-        return CommunicatorTimeout(f"{self._task.name} timed out waiting for {', '.join(waiting)}")
+    def _timeout(self, awaited: Sequence[_LinkState]) -> CommunicatorTimeout:
+        return timed_out(
+            self._task,
+            [(s.link.peer, s.received, len(s.receives), s.sent, len(s.sends)) for s in awaited],
+        )
 
-    def _mismatch(self, peer: int, tag: int) -> CollectiveMismatch:
-        ours, theirs = self._task.operation & 0xFF, tag >> 16
-        what = (
-            f"operation {theirs} where this rank runs operation {ours} (both modulo 256)"
-            if ours != theirs
-            else "the same operation with other sizes, types or arguments"
-        )
-        return CollectiveMismatch(
-            f"{self._task.name}: rank {peer} runs {what}; calls must match on all ranks"
-        )
+
+def timed_out(task: Task, awaited: Sequence[tuple[int, int, int, int, int]]) -> CommunicatorTimeout:
+    """The error of a task whose time is up: who is waited for, with chunks received, of, sent, of."""
+    waiting = [
+        f"rank {peer} ({received} of {receives} chunks received, {sent} of {sends} sent)"
+        for peer, received, receives, sent, sends in awaited
+    ]
+    return CommunicatorTimeout(f"{task.name} timed out waiting for {', '.join(waiting) or 'acknowledgements'}")
+
+
+def mismatch(task: Task, peer: int, tag: int) -> CollectiveMismatch:
+    """The error of a task whose peer has sent something tagged for another one."""
+    ours, theirs = task.operation & 0xFF, tag >> 16
+    what = (
+        f"operation {theirs} where this rank runs operation {ours} (both modulo 256)"
+        if ours != theirs
+        else "the same operation with other sizes, types or arguments"
+    )
+    return CollectiveMismatch(f"{task.name}: rank {peer} runs {what}; calls must match on all ranks")

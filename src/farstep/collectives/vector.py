@@ -79,16 +79,21 @@ class Space:
     Args:
         vectors: at least one; empty ones are allowed.
         origin_bytes: offset of the first byte, for a space that is part of a larger layout.
+
+    Attributes:
+        vectors: those that are not empty.
+        starts: offset of the first byte of each.
+        length_bytes: length of all together.
     """
 
-    __slots__ = ("_regions", "_single", "_starts", "length_bytes", "vectors")
+    __slots__ = ("_regions", "_single", "length_bytes", "starts", "vectors")
 
     def __init__(self, vectors: Sequence[Vector], origin_bytes: int = 0) -> None:
         self.vectors = [vector for vector in vectors if vector.length_bytes] or list(vectors[:1])
-        self._starts: list[int] = []
+        self.starts: list[int] = []
         offset = origin_bytes
         for vector in self.vectors:
-            self._starts.append(offset)
+            self.starts.append(offset)
             offset += vector.length_bytes
         self.length_bytes = offset - origin_bytes
         self._single = self.vectors[0].address - origin_bytes if len(self.vectors) == 1 else None
@@ -98,20 +103,25 @@ class Space:
         """Where the byte at an offset is; the run asked for must not cross from one vector to the next."""
         if self._single is not None:
             return self._single + offset_bytes
-        index = bisect_right(self._starts, offset_bytes) - 1
-        return self.vectors[index].address + offset_bytes - self._starts[index]
+        index = bisect_right(self.starts, offset_bytes) - 1
+        return self.vectors[index].address + offset_bytes - self.starts[index]
 
     def register(self, endpoint: Endpoint) -> None:
         """Registers all vectors; :meth:`close` undoes it."""
         self._regions = [endpoint.register(vector.raw) for vector in self.vectors]
 
+    @property
+    def keys(self) -> list[int]:
+        """Remote keys of the vectors; empty unless they are registered."""
+        return [region.remote[0] for region in self._regions or ()]
+
     def locate(self, offset_bytes: int) -> tuple[Any, int]:
         """The region that holds a byte, and the byte's offset in it."""
         assert self._regions is not None, "a space must be registered before it is located"
         if self._single is not None:
-            return self._regions[0], offset_bytes - self._starts[0]
-        index = bisect_right(self._starts, offset_bytes) - 1
-        return self._regions[index], offset_bytes - self._starts[index]
+            return self._regions[0], offset_bytes - self.starts[0]
+        index = bisect_right(self.starts, offset_bytes) - 1
+        return self._regions[index], offset_bytes - self.starts[index]
 
     def close(self) -> None:
         """Ends remote access to the vectors."""
