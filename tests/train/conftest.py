@@ -77,10 +77,12 @@ class Run:
 
     def worker_pids(self) -> list[int]:
         """Rank processes that this run has started and that still live, in rank order."""
-        return children_of(self.process.pid, "farstep.train.worker")
+        nurseries = children_of(self.process.pid)
+        return children_of(nurseries[0]) if nurseries else []
 
 
-def children_of(parent: int, module: str) -> list[int]:
+def children_of(parent: int) -> list[int]:
+    """Processes of the nursery's program under a parent, oldest first."""
     found = []
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
@@ -90,7 +92,7 @@ def children_of(parent: int, module: str) -> list[int]:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             continue
-        if module in command and int(fields[1]) == parent:
+        if "farstep.train.nursery" in command and int(fields[1]) == parent:
             found.append(int(path.name))
     return sorted(found)
 

@@ -1,19 +1,20 @@
 """Starts a run: ranks as child processes of this one, or as torchrun has started them.
 
-The parent of local ranks loads no torch. Rank processes are in process groups of their own, so that
-Ctrl-C reaches the parent alone, which then asks all ranks to stop after the same step.
+This process loads no torch; the nursery does, once, and forks the ranks. They are in a process group of
+their own, so that Ctrl-C reaches this process alone, which then asks all ranks to stop after the same step.
 """
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from farstep.observe.events import Record
 from farstep.train.config import RunConfig
@@ -106,11 +107,11 @@ def launch_under_torchrun(
         store_address=("", 0),
     )
     if supervisor is None:
-        return run_rank(orders, store, stops_on_signal=True), None
+        return run_rank(orders, lambda: store, stops_on_signal=True), None
     results: list[RunResult] = []
     thread = threading.Thread(target=lambda: results.append(supervisor.run()), name="farstep-supervisor")
     thread.start()
-    status = run_rank(orders, store, stops_on_signal=True)
+    status = run_rank(orders, lambda: store, stops_on_signal=True)
     thread.join()
     return status, results[0]
 
@@ -176,17 +177,30 @@ class _LocalRanks:
         self._config = config
         self._supervisor = supervisor
         self._logs = logs
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._exits: dict[int, str] = {}
 
     def __enter__(self) -> "_LocalRanks":
         self._logs.mkdir()
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-            try:
-                for rank in range(self._config.num_ranks):
-                    self._start(rank, listener)
-            except BaseException:
-                self.terminate()
-                raise
+        with (
+            socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
+            open(self._logs / "nursery.log", "wb") as log,
+        ):
+            self._nursery = subprocess.Popen(
+                # -P: a file of the user's named like a standard module must not be imported instead of it.
+                [sys.executable, "-P", "-m", "farstep.train.nursery"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+                process_group=0,
+            )
+            orders = [self._orders(rank, listener).to_json() for rank in range(self._config.num_ranks)]
+            given = json.dumps({"logs": str(self._logs.resolve()), "orders": orders})
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, which `exits` tells
+                _pipe(self._nursery.stdin).write(given.encode() + b"\n")
+                _pipe(self._nursery.stdin).flush()
+        self._reader = threading.Thread(target=self._read_exits, name="farstep-ranks", daemon=True)
+        self._reader.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -194,48 +208,49 @@ class _LocalRanks:
 
     def exits(self) -> dict[int, str]:
         """Returns how each rank that is gone has ended."""
-        return {
-            rank: _wording(process.returncode)
-            for rank, process in enumerate(self._processes)
-            if process.poll() is not None
-        }
+        exits = dict(self._exits)
+        if self._nursery.poll() is not None and not self._reader.is_alive():
+            for rank in range(self._config.num_ranks):
+                exits.setdefault(
+                    rank, f"could not be started: its parent {_wording(self._nursery.returncode)}"
+                )
+        return exits
 
     def terminate(self) -> None:
         """Waits a little for the ranks to end, then kills those that still run."""
-        deadline = time.monotonic() + TERMINATE_S
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._nursery.wait(TERMINATE_S)
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(self._nursery.stdin).close()  # makes it kill what is left
+        try:
+            self._nursery.wait(TERMINATE_S)
+        except subprocess.TimeoutExpired:
+            self._nursery.kill()  # the ranks notice, for their supervisor is about to go as well
+            self._nursery.wait()
+        self._reader.join(TERMINATE_S)
+        _pipe(self._nursery.stdout).close()
 
-    def _start(self, rank: int, listener: socket.socket) -> None:
-        serves_store = rank == 0
-        orders = Orders(
+    def _orders(self, rank: int, listener: socket.socket) -> Orders:
+        return Orders(
             rank=rank,
             config=self._config,
             control_address=self._supervisor.address,
             token=self._supervisor.token,
             store_address=listener.getsockname()[:2],
-            store_fd=listener.fileno() if serves_store else None,
+            store_fd=listener.fileno() if rank == 0 else None,
         )
-        with open(self._logs / f"rank{rank}.log", "wb") as log:
-            process = subprocess.Popen(
-                # -P: a file of the user's named like a standard module must not be imported instead of it.
-                [sys.executable, "-P", "-m", "farstep.train.worker"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[listener.fileno()] if serves_store else [],
-                process_group=0,
-            )
-        self._processes.append(process)
-        if process.stdin is None:
-            raise RunFailed(f"rank {rank} has no standard input")
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(orders.to_json().encode() + b"\n")
+
+    def _read_exits(self) -> None:
+        for line in _pipe(self._nursery.stdout):
+            told = json.loads(line)
+            self._exits[told["rank"]] = _wording(told["exit"])
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    """Narrows the type of a pipe that was asked for."""
+    if pipe is None:
+        raise RunFailed("the ranks' parent process has no pipe")
+    return pipe
 
 
 def _wording(returncode: int) -> str:

@@ -1,4 +1,4 @@
-"""One rank of a run, as a process: `python -m farstep.train.worker` reads its orders from standard input.
+"""One rank of a run, as a process.
 
 A rank never outlives its supervisor: when the line to it ends, the rank gives up its collective,
 and if that does not end it within seconds, the process ends itself.
@@ -6,10 +6,10 @@ and if that does not end it within seconds, the process ends itself.
 
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from farstep.train.control import ControlClient, Severity
 from farstep.train.data import load_corpus
 from farstep.train.errors import RunFailed
 from farstep.train.orders import Orders
-from farstep.train.rendezvous import open_store
 from farstep.train.state_hash import state_hash
 from farstep.train.trainer import StepReport, Trainer
 from farstep.train.transport import TRANSPORT_ERRORS, UNREACHABLE_ERRORS, MrcCollective
@@ -137,12 +136,12 @@ class _Rank:
             )
 
 
-def run_rank(orders: Orders, store: Store, *, stops_on_signal: bool = False) -> int:
+def run_rank(orders: Orders, open_store: Callable[[], Store], *, stops_on_signal: bool = False) -> int:
     """Runs one rank to the end and tells the supervisor how it went.
 
     Args:
         orders: who this rank is and whom to report to.
-        store: through which the ranks exchange addresses.
+        open_store: opens what the ranks exchange addresses through.
         stops_on_signal: let SIGINT and SIGTERM end the run after the current step, on all ranks.
 
     Returns:
@@ -162,7 +161,7 @@ def run_rank(orders: Orders, store: Store, *, stops_on_signal: bool = False) -> 
     )
     rank.observer.control = control
     try:
-        rank.train(store, control)
+        rank.train(open_store(), control)
     except Exception as error:
         traceback.print_exc()
         severity = Severity.ABORTED if rank.abort_reason is not None else _severity_of(error)
@@ -188,19 +187,3 @@ def _severity_of(error: Exception) -> Severity:
 def _in_one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, (RunFailed, *TRANSPORT_ERRORS)) else f"{type(error).__name__}: {text}"
-
-
-def main() -> None:
-    """Runs the rank whose orders come on standard input, as one line of JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-    orders = Orders.from_json(sys.stdin.readline())
-    status = run_rank(orders, open_store(orders))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Worker threads of torch and of the engine are daemons or joined; leaving without the interpreter's
-    # teardown keeps a rank that failed from hanging on either.
-    os._exit(status)
-
-
-if __name__ == "__main__":
-    main()
