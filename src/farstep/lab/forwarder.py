@@ -35,6 +35,9 @@ RELEASE_INTERVAL_NS = 200_000
 """Packets that become due within this are sent together: 0.1 ms late on average, and a handful of 4 KiB
 packets per send at 1 Gbit/s. A packet that is due after a pause leaves at its own time."""
 
+PAUSE_DELAY_MS_MIN = 2.0
+"""One-way delay from which on a packet may lie in its socket for a fraction of a millisecond."""
+
 WAIT_NS_MAX = 1_000_000_000
 """An arrival time further back than this is the system's clock being set, not a packet having waited."""
 
@@ -125,6 +128,7 @@ class Forwarder:
         self._wakeups: list[tuple[int, int, Carrier]] = []
         self._sequence = 0
         self._not_before_ns = 0
+        self._find_shortest()
 
     # -- who talks to whom --------------------------------------------------------------------------------
 
@@ -361,11 +365,17 @@ class Forwarder:
         carrier.set_state(state, time.monotonic_ns())
         carrier.wakeup = 0
         self._arm(carrier)
+        self._find_shortest()
         for exposure in self._exposures.values():
             for entrance in exposure.entrances.values():
                 entrance.flows.clear()
                 for answering in (entrance.answers_by_client or {}).values():
                     answering.flows.clear()
+
+    def _find_shortest(self) -> None:
+        shortest_ms = min(carrier.state.delay_ms for carrier in self.carriers.values())
+        self.may_pause = shortest_ms >= PAUSE_DELAY_MS_MIN
+        """Whether every path is long enough for arrivals to wait a little until they are looked at."""
 
     @property
     def overflow_packets(self) -> int:

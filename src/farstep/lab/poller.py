@@ -13,9 +13,9 @@ class Poller:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
 
-    def add(self, fd: int, callback: Callable[[], None]) -> None:
-        """Watches a descriptor."""
-        self._epoll.register(fd, select.EPOLLIN)
+    def add(self, fd: int, callback: Callable[[], None], *, only_news: bool = False) -> None:
+        """Watches a descriptor; with `only_news` once for each time it becomes readable, read or not."""
+        self._epoll.register(fd, select.EPOLLIN | (select.EPOLLET if only_news else 0))
         self._callbacks[fd] = callback
 
     def remove(self, fd: int) -> None:

@@ -60,12 +60,11 @@ class Timer:
             raise OSError(ctypes.get_errno(), f"timerfd_settime({wanted_ns} ns) failed")
 
     def acknowledge(self) -> None:
-        """Takes note of an expiry, after which `arm` starts afresh."""
+        """Takes note of an expiry, after which `arm` starts afresh.
+
+        The descriptor stays readable until then: watch it for news only, which saves reading it.
+        """
         self._armed_ns = None
-        try:
-            os.read(self.fd, 8)
-        except BlockingIOError:
-            return  # armed anew since it expired
 
     def close(self) -> None:
         """Gives the descriptor back."""
