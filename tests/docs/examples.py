@@ -91,6 +91,17 @@ def examples_of(page: Path) -> list[Example]:
     return found
 
 
+def is_as_shown(shown: str, printed: str) -> bool:
+    """Tells whether a command printed what its page shows.
+
+    Three dots stand for anything, also nothing; with more dots in a row it is the last three. Blanks and line feeds
+    count as one blank.
+    """
+    pieces = re.split(r"\.\.\.(?!\.)", " ".join(shown.split()))
+    pattern = ".*".join(re.escape(piece) for piece in pieces)
+    return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
+
+
 def _example(page: Path, line: int, language: str, body: list[str], notes: dict[str, str]) -> Example:
     commands = tuple(_commands(body)) if language == "console" else ()
     if language == "console" and not commands:
