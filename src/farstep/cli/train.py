@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farstep.cli.errors import INTERRUPTED, REMOTE, USAGE, CommandError
+from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
 
 if TYPE_CHECKING:
     from farstep.observe.live import LiveDisplay
@@ -42,7 +42,7 @@ def train(
     emulated paths, one of which is cut on the way and later restored. Under torchrun the
     process is one rank of the run.
     """
-    from farstep.train import ConfigError, dump_toml, load_config
+    from farstep.train import ConfigError, RunFailed, dump_toml, load_config
     from farstep.train.orders import TorchrunPlace
 
     overrides: dict[str, Any] = {"run.steps": steps, "run.seed": seed, "run.out": out, "data.text": text}
@@ -56,6 +56,8 @@ def train(
         result, status = _run(config, place, plain=plain)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
+    except RunFailed as error:
+        raise CommandError(str(error), status=LOCAL, hint="farstep doctor") from error
     if result is None:
         raise typer.Exit(status)
     _conclude(result, with_report=not no_report)

@@ -6,6 +6,7 @@ from typing import Any
 
 from farstep.lab import Emulator, EmulatorError
 from farstep.train.config import RunConfig
+from farstep.train.errors import RunFailed
 
 __all__ = ["Emulation"]
 
@@ -22,14 +23,17 @@ class Emulation:
             thread of its own.
 
     Raises:
-        EmulatorError: the emulator could not be started.
+        RunFailed: the emulator could not be started.
     """
 
     def __init__(self, config: RunConfig, *, on_fault: Callable[[dict[str, Any], int], None]) -> None:
         self._config = config
         self._on_fault = on_fault
         network = config.emulated_network()
-        self._emulator = None if network is None else Emulator(network)
+        try:
+            self._emulator = None if network is None else Emulator(network)
+        except EmulatorError as error:
+            raise RunFailed(str(error)) from error
         self._has_died = False
         if self._emulator is not None:
             self._follower = threading.Thread(target=self._follow, name="farstep-faults", daemon=True)

@@ -60,6 +60,9 @@ class Supervisor:
         folder: existing folder for the event log and the configuration.
         listeners: are called with every record of the event log.
         host: address to listen on for the ranks.
+
+    Raises:
+        RunFailed: the path emulator could not be started.
     """
 
     def __init__(
@@ -76,9 +79,9 @@ class Supervisor:
         self._folder = folder
         (folder / "config.toml").write_text(dump_toml(config), encoding="utf-8")
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._emulation = Emulation(config, on_fault=self._queue_fault)
         self._log = EventLog(folder / "events.jsonl", listeners=listeners)
         self._control = ControlServer(self.inbox, host=host)
-        self._emulation = Emulation(config, on_fault=self._queue_fault)
         self._processes: RankProcesses | None = None
         self._ready: dict[int, dict[str, Any]] = {}
         self._done: dict[int, dict[str, Any]] = {}
