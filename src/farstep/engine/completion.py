@@ -66,7 +66,7 @@ class Completion:
         What a callback raises is logged (logger `farstep.engine`) and goes no further.
         """
         if self.done():
-            callback(self)
+            _Pending(self, callback).call()
         else:
             self._connection._dispatcher.add(self, callback)
 

@@ -95,7 +95,7 @@ class Connection:
         """Gives the connection up: every write and every waiter fails at once, and the peer is told why it ended."""
         if self._abort_reason is None:
             self._abort_reason = reason
-        if self._is_connected and not self._is_closed:
+        if self._is_connected and not self._is_closed and self._endpoint._is_usable():
             self._native.abort_connection(self._index)
 
     def close(self) -> None:
