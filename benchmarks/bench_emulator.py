@@ -93,6 +93,8 @@ def carry(
         receiver.is_done = True
         receiver.join()
     channel = after["channels"][0]
+    cpu_s = after["cpu_s"] - before["cpu_s"]
+    delivered_bits = 8 * (channel["delivered_bytes"] + HEADER_BYTES * channel["delivered_packets"])
     wire_bytes = receiver.bytes + receiver.packets * HEADER_BYTES
     wire_bytes -= min(receiver.packets, burst) * (
         size + HEADER_BYTES
@@ -103,9 +105,9 @@ def carry(
         "lost_percent": 100 * (1 - receiver.packets / (sent * burst)),
         "overflow": after["overflow_packets"],
         "queue_drops": channel["drops"]["queue"],
-        "emulator_cpu_percent": 100
-        * (after["cpu_s"] - before["cpu_s"])
-        / (after["elapsed_s"] - before["elapsed_s"]),
+        "cpu_percent": 100 * cpu_s / (after["elapsed_s"] - before["elapsed_s"]),
+        "cpu_us_per_packet": cpu_s / max(1, channel["delivered_packets"]) * 1e6,
+        "mbps_per_core": delivered_bits / cpu_s / 1e6,
         "late_us_mean": channel["late_us_mean"],
         "late_us_max": channel["late_us_max"],
     }

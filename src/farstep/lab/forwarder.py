@@ -128,6 +128,7 @@ class Forwarder:
         self._wakeups: list[tuple[int, int, Carrier]] = []
         self._sequence = 0
         self._not_before_ns = 0
+        self._has_backlog = False
         self._find_shortest()
 
     # -- who talks to whom --------------------------------------------------------------------------------
@@ -291,6 +292,7 @@ class Forwarder:
             pool.release(chunk)
             if not carrier.wakeup:
                 self._arm(carrier)
+        self._has_backlog = True
 
     def _new_flow(
         self, entrance: Entrance, exposure: Exposure, from_site: str, source: Address
@@ -372,10 +374,18 @@ class Forwarder:
                 for answering in (entrance.answers_by_client or {}).values():
                     answering.flows.clear()
 
+    def may_pause(self) -> bool:
+        """Says whether arrivals may wait a little until they are looked at.
+
+        That is so if every path is long enough and no socket held more than was taken from it: on a busy
+        machine a pause can become a long one.
+        """
+        has_backlog, self._has_backlog = self._has_backlog, False
+        return self._is_long and not has_backlog
+
     def _find_shortest(self) -> None:
         shortest_ms = min(carrier.state.delay_ms for carrier in self.carriers.values())
-        self.may_pause = shortest_ms >= PAUSE_DELAY_MS_MIN
-        """Whether every path is long enough for arrivals to wait a little until they are looked at."""
+        self._is_long = shortest_ms >= PAUSE_DELAY_MS_MIN
 
     @property
     def overflow_packets(self) -> int:

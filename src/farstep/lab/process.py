@@ -98,7 +98,7 @@ class EmulatorProcess:
             timer.arm(due_ns)
             poller.wait()
             self._wakeups += 1
-            if forwarder.may_pause:
+            if forwarder.may_pause():
                 time.sleep(PAUSE_S)
         stats = self.stats()
         self.close()
