@@ -59,6 +59,8 @@ public:
     uint64_t completed_messages() const noexcept {
         return is_open() ? sender_.queue().completed() : completed_at_failure_;
     }
+    /// Anything came from the peer; before, it may not have started yet.
+    bool has_heard_peer() const noexcept { return heard_; }
     uint64_t planes_inferred_down() const noexcept { return planes_inferred_down_; }
     const ProbeCounters& probes() const noexcept { return probe_counters_; }
     const PlaneLink& link(uint8_t plane) const noexcept { return links_[plane]; }

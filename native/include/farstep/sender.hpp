@@ -293,8 +293,8 @@ private:
             if (size < first_size) break;
         }
         // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
-        // threshold takes longer to fill than we would wait.
-        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= rtt_.srtt_ns / 2;
+        // threshold takes longer to fill than a packet may be late.
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= slack_ns(rtt_) / 2;
         if (asks_) asked_ns_ = now;
         return n;
     }
@@ -544,6 +544,10 @@ private:
 
     // The oldest packet goes again on another path, and a probe asks for the rest; the retry budget is untouched.
     void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
+        if (!asks_ && has_new()) {  // held up by a port's pace: nobody was asked for an answer yet
+            soft_deadline_ns_ = now + soft_timeout_ns();
+            return;
+        }
         soft_fired_ = true;
         soft_deadline_ns_ = kNever;
         ++counters_.soft_timeouts;
