@@ -26,14 +26,16 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         InvalidFieldError: the text has another form, or the host has no address.
     """
+    valid = '"host", "host:port" or "[IPv6]:port" with a port from 0 to 65535'
+    if not isinstance(address, str):
+        raise InvalidFieldError("address", address, valid)
     host, port = address, "0"
     if address.startswith("["):
-        host, _, rest = address[1:].partition("]")
-        port = rest[1:] if rest.startswith(":") else "0"
+        host, bracket, rest = address[1:].partition("]")
+        port = rest[1:] if rest.startswith(":") else ("0" if bracket and not rest else "")
     elif address.count(":") == 1:
         host, _, port = address.partition(":")
-    valid = '"host", "host:port" or "[IPv6]:port" with a port from 0 to 65535'
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise InvalidFieldError("address", address, valid)
     return _numeric(host), int(port)
 
@@ -142,6 +144,18 @@ class EndpointProfile:
         check_range("send_buffer_bytes", self.send_buffer_bytes, 65_536, 1 << 30)
         check_range("max_connections", self.max_connections, 1, 4096)
         check_range("max_regions", self.max_regions, 1, 65_536)
+        if self.seed is not None:
+            check_range("seed", self.seed, 0, 2**64 - 1)
+        if not isinstance(self.icrc, bool):
+            raise InvalidFieldError("icrc", self.icrc, "True or False")
+        if not isinstance(self.congestion, CongestionProfile):
+            raise InvalidFieldError("congestion", self.congestion, "a CongestionProfile")
+        if not isinstance(self.ev, EvProfile):
+            raise InvalidFieldError("ev", self.ev, "an EvProfile")
+        if self.ev.mode != "generated":
+            raise InvalidFieldError(
+                "ev.mode", self.ev.mode, "'generated': entropy values are UDP source ports here"
+            )
 
     def burst_packets(self, mtu_bytes: int) -> int:
         """Packets of one burst at this MTU: what is asked for, if one segmented send can hold it."""
