@@ -77,12 +77,16 @@ class Run:
 
     def worker_pids(self) -> list[int]:
         """Rank processes that this run has started and that still live, in rank order."""
-        nurseries = children_of(self.process.pid)
-        return children_of(nurseries[0]) if nurseries else []
+        nurseries = children_of(self.process.pid, "farstep.train.nursery")
+        return children_of(nurseries[0], "farstep.train.nursery") if nurseries else []
+
+    def rank_pids(self) -> list[int]:
+        """Ranks that torchrun has started."""
+        return children_of(self.process.pid, "farstep")
 
 
-def children_of(parent: int) -> list[int]:
-    """Processes of the nursery's program under a parent, oldest first."""
+def children_of(parent: int, module: str) -> list[int]:
+    """Children of a process that run a module, oldest first."""
     found = []
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
@@ -92,7 +96,7 @@ def children_of(parent: int) -> list[int]:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             continue
-        if "farstep.train.nursery" in command and int(fields[1]) == parent:
+        if module in command and int(fields[1]) == parent:
             found.append(int(path.name))
     return sorted(found)
 

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 LONG = 1_000_000
 
@@ -74,3 +76,17 @@ def test_a_diverging_run_says_what_may_help(start):
     (error,) = [line for line in run.stderr.splitlines() if line.startswith("error:")]
     assert "steps in a row had no finite gradient" in error
     assert "a lower optimizer.learning_rate than 10 may help" in error
+
+
+def test_a_rank_killed_under_torchrun_ends_all_and_rank_0_tells_why(start):
+    two = '[[sites]]\nname = "east"\nreplica_groups = 1\n[[sites]]\nname = "west"\nreplica_groups = 1\n'
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    run = start(two, "--no-report", steps=LONG, command=(torchrun, "--nproc-per-node", "2", "-m", "farstep"))
+    run.wait_for_step(3)
+    (victim,) = [pid for pid in run.rank_pids() if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    os.kill(victim, signal.SIGKILL)
+    assert run.end() != 0
+    assert [line for line in run.stderr.splitlines() if line.startswith("error:")] == [
+        "error: rank 1 ended without a word"
+    ]
+    assert run.end_event["reason"] == "rank 1 ended without a word"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
+from farstep.cli.errors import INTERRUPTED, REMOTE, USAGE, CommandError
 
 if TYPE_CHECKING:
     from farstep.observe.live import LiveDisplay
@@ -53,24 +53,23 @@ def train(
             print(dump_toml(config), end="")
             return
         place = TorchrunPlace.from_environment(os.environ)
-        result, status = _run(config, place, plain=plain)
+        result, has_finished = _run(config, place, plain=plain)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
     except RunFailed as error:
-        raise CommandError(str(error), status=LOCAL, hint="farstep doctor") from error
-    if result is None:
-        raise typer.Exit(status)
+        raise CommandError(str(error), status=REMOTE) from error
+    if result is None:  # one of many ranks; the first one tells the user
+        raise typer.Exit(0 if has_finished else REMOTE)
     _conclude(result, with_report=not no_report)
 
 
 def _run(
     config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool
-) -> "tuple[RunResult | None, int]":
+) -> "tuple[RunResult | None, bool]":
     from farstep.train.launcher import launch, launch_under_torchrun
 
     if place is not None and place.rank != 0:
-        status, result = launch_under_torchrun(config, place)
-        return result, status
+        return launch_under_torchrun(config, place)
     every_steps = max(1, config.run.steps // PLAIN_LINES)
     with _display(plain=plain or place is not None, every_steps=every_steps) as display:
 
@@ -78,12 +77,10 @@ def _run(
             if display.is_plain:
                 print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
 
+        listeners = [display.on_record]
         if place is not None:
-            status, result = launch_under_torchrun(
-                config, place, listeners=[display.on_record], on_folder=announce
-            )
-            return result, status
-        return launch(config, listeners=[display.on_record], on_folder=announce), 0
+            return launch_under_torchrun(config, place, listeners=listeners, on_folder=announce)
+        return launch(config, listeners=listeners, on_folder=announce), True
 
 
 def _display(*, plain: bool, every_steps: int) -> "LiveDisplay":

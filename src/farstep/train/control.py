@@ -23,6 +23,9 @@ __all__ = ["ControlClient", "ControlServer", "Message", "Severity"]
 LINE_BYTES_MAX = 1 << 20
 """Longest line accepted; the longest one sent, a `hello`, stays below a few kilobytes."""
 
+SUPERVISOR_GONE = "the supervisor of the run is gone"
+"""What a rank gives up for when its line ends unasked."""
+
 CLOSE_TIMEOUT_S = 2.0
 """Closing waits so long for the other side to close too, so that what was sent last has been read."""
 
@@ -74,6 +77,7 @@ class ControlServer:
         """Must be presented by every rank, so that a stray process cannot join the run."""
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
+        self._for_latecomers = b""
         threading.Thread(target=self._accept, name="farstep-control", daemon=True).start()
 
     @property
@@ -90,10 +94,12 @@ class ControlServer:
             with contextlib.suppress(OSError):
                 line.sendall(_encode(kind, fields))
 
-    def broadcast(self, kind: str, **fields: Any) -> None:
-        """Sends to every rank that is connected."""
+    def broadcast(self, kind: str, *, also_later: bool = False, **fields: Any) -> None:
+        """Sends to every rank that is connected, and if `also_later` to those that come after it."""
         with self._lock:
             ranks = list(self._lines)
+            if also_later:
+                self._for_latecomers += _encode(kind, fields)
         for rank in ranks:
             self.send(rank, kind, **fields)
 
@@ -132,7 +138,10 @@ class ControlServer:
                 if rank in self._lines:
                     return
                 self._lines[rank] = line
+                greeting = self._for_latecomers
             line.settimeout(None)
+            with contextlib.suppress(OSError):
+                line.sendall(greeting)
             self._inbox.put(Message("hello", rank, hello))
             with contextlib.suppress(OSError, ValueError):
                 while text := reader.readline(LINE_BYTES_MAX):
@@ -222,7 +231,7 @@ class ControlClient:
                     case _:
                         self._answers.put(fields)
         if not self._is_closing:
-            self._on_abort("the supervisor of the run is gone")
+            self._on_abort(SUPERVISOR_GONE)
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ from typing import IO
 
 from farstep.observe.events import Record
 from farstep.train.config import RunConfig
+from farstep.train.control import SUPERVISOR_GONE
 from farstep.train.data import Corpus, load_corpus
 from farstep.train.errors import ConfigError, RunFailed
 from farstep.train.orders import Orders, TorchrunPlace
@@ -69,7 +70,7 @@ def launch_under_torchrun(
     *,
     listeners: Iterable[Listener] = (),
     on_folder: Callable[[Path], None] = lambda folder: None,
-) -> tuple[int, RunResult | None]:
+) -> tuple[RunResult | None, bool]:
     """Runs the one rank that this process is; rank 0 watches over the others as well.
 
     Args:
@@ -79,10 +80,11 @@ def launch_under_torchrun(
         on_folder: called on rank 0 with the folder of the run's records once it exists.
 
     Returns:
-        The exit status of this rank, and on rank 0 how the run ended.
+        On rank 0 how the run ended, and whether this rank has finished; rank 0 tells why if not.
 
     Raises:
         ConfigError: the text or the folder cannot be used, or the group is of the wrong size.
+        RunFailed: rank 0 is gone, or the path emulator could not be started.
     """
     place.check(config)
     corpus = _corpus(config)
@@ -107,13 +109,18 @@ def launch_under_torchrun(
         store_address=("", 0),
     )
     if supervisor is None:
-        return run_rank(orders, lambda: store, stops_on_signal=True), None
+        failure = run_rank(orders, lambda: store, is_own_process=False)
+        if failure == SUPERVISOR_GONE:
+            raise RunFailed(f"rank {place.rank}: {failure}")
+        return None, failure is None
     results: list[RunResult] = []
     thread = threading.Thread(target=lambda: results.append(supervisor.run()), name="farstep-supervisor")
     thread.start()
-    status = run_rank(orders, lambda: store, stops_on_signal=True)
+    failure = run_rank(orders, lambda: store, is_own_process=False)
     thread.join()
-    return status, results[0]
+    if not results:
+        raise RunFailed("the supervisor failed")
+    return results[0], failure is None
 
 
 def make_folder(out: str) -> Path:

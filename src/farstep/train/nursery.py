@@ -16,7 +16,7 @@ from pathlib import Path
 
 from farstep.train.orders import Orders
 from farstep.train.rendezvous import open_store
-from farstep.train.worker import run_rank
+from farstep.train.worker import RANK_FAILED, run_rank
 
 __all__ = ["main"]
 
@@ -55,7 +55,8 @@ def _start(order: Orders, orders: list[Orders], logs: Path) -> int:
         for other in orders:
             if other.store_fd is not None and other is not order:
                 os.close(other.store_fd)
-        status = run_rank(order, lambda: open_store(order))
+        failure = run_rank(order, lambda: open_store(order), is_own_process=True)
+        status = 0 if failure is None else RANK_FAILED
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:

@@ -263,8 +263,10 @@ class Supervisor:
             self._fail(Severity.SEEN, f"the ranks did not stop within {STOP_TIMEOUT_S:g} s")
         if "cause" in due:
             self._is_giving_up = True
-            self._control.broadcast("abort", reason=self._cause() or "the run has failed")
-            self._deadlines["abort"] = now + ABORT_TIMEOUT_S
+            self._control.broadcast("abort", also_later=True, reason=self._cause())
+            # Ranks that still load torch have nothing to finish, and would not hear of it for a while.
+            is_starting = self._processes is not None and self._control.num_connected < self._config.num_ranks
+            self._deadlines["abort"] = now + (0.0 if is_starting and not self._ready else ABORT_TIMEOUT_S)
         if "abort" in due:
             self._gone = set(range(self._config.num_ranks))
 

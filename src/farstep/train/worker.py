@@ -136,19 +136,21 @@ class _Rank:
             )
 
 
-def run_rank(orders: Orders, open_store: Callable[[], Store], *, stops_on_signal: bool = False) -> int:
+def run_rank(orders: Orders, open_store: Callable[[], Store], *, is_own_process: bool) -> str | None:
     """Runs one rank to the end and tells the supervisor how it went.
 
     Args:
         orders: who this rank is and whom to report to.
         open_store: opens what the ranks exchange addresses through.
-        stops_on_signal: let SIGINT and SIGTERM end the run after the current step, on all ranks.
+        is_own_process: the launcher made this process for the rank, and standard error is its log. Otherwise
+            the process is the user's: SIGINT and SIGTERM then end the run after the current step, on all
+            ranks, and nothing is printed.
 
     Returns:
-        The exit status: 0 or `RANK_FAILED`.
+        None, or in one line why the rank could not finish.
     """
     rank = _Rank(orders)
-    if stops_on_signal:
+    if not is_own_process:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: rank.observer.request_stop())
     control = ControlClient(
@@ -163,13 +165,14 @@ def run_rank(orders: Orders, open_store: Callable[[], Store], *, stops_on_signal
     try:
         rank.train(open_store(), control)
     except Exception as error:
-        traceback.print_exc()
+        if is_own_process:
+            traceback.print_exc()
         severity = Severity.ABORTED if rank.abort_reason is not None else _severity_of(error)
         control.send("failed", message=_in_one_line(error), severity=severity)
         control.close()
-        return RANK_FAILED
+        return rank.abort_reason or _in_one_line(error)
     control.close()
-    return 0
+    return None
 
 
 def _severity_of(error: Exception) -> Severity:

@@ -66,6 +66,13 @@ def test_answers_stop_and_abort_reach_the_rank(server, inbox):
     second.client.close()
 
 
+def test_a_rank_that_comes_late_is_told_what_was_said_to_all(server, inbox):
+    server.broadcast("abort", also_later=True, reason="too late")
+    rank = Rank(server)
+    assert rank.aborted.get(timeout=5) == "too late"
+    rank.client.close()
+
+
 def test_a_rank_notices_at_once_that_its_supervisor_is_gone(server, inbox):
     rank = Rank(server)
     inbox.get(timeout=5)
