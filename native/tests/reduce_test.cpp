@@ -143,6 +143,7 @@ void check_division() {
 
 int main(int argc, char** argv) {
     if (argc > 1) state = std::strtoull(argv[1], nullptr, 10);
+    std::printf("seed %llu\n", static_cast<unsigned long long>(state));
     check_half_round_trip();
     check_half_rounding();
     check_integers<std::int8_t>(ElementType::int8);

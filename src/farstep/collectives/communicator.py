@@ -38,6 +38,7 @@ from farstep.collectives.transport import Endpoint, Store
 from farstep.collectives.vector import Space, Vector, allocate_pages, as_vector
 from farstep.engine import EngineError
 
+
 @dataclass(slots=True)
 class ReadyPlan:
     """A compiled plan with what else depends on the call alone.

@@ -92,7 +92,7 @@ class LoopRun:
         self._run = _native.CollectiveRun(
             endpoint._native.loop_address,
             compiled,
-            [link.compiled for link in self._links],
+            [link.compiled for link in self._links if link.compiled is not None],
             task.operation,
             task.check,
             int(task.element_type),

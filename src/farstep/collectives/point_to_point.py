@@ -103,9 +103,7 @@ class _Channel:
         self._receives[entry] = pending
         offset = entry * _INVITATION.size
         rkey, _ = pending.region.remote
-        _INVITATION.pack_into(
-            memoryview(self._outbox), offset, rkey, pending.vector.length_bytes, pending.tag, 0
-        )
+        _INVITATION.pack_into(self._outbox.data, offset, rkey, pending.vector.length_bytes, pending.tag, 0)
         self._connection.write(
             self._outbox_region,
             offset,
@@ -179,9 +177,7 @@ class _Channel:
     def _on_immediate(self, word: int) -> None:
         entry = word & 0xFFFF
         if word >> 30 == INVITATION:
-            rkey, length_bytes, tag, _ = _INVITATION.unpack_from(
-                memoryview(self._inbox), entry * _INVITATION.size
-            )
+            rkey, length_bytes, tag, _ = _INVITATION.unpack_from(self._inbox.data, entry * _INVITATION.size)
             with self._lock:
                 self._invitations[tag].append((entry, RemoteKey(rkey, length_bytes)))
                 self._match()

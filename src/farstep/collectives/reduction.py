@@ -7,7 +7,7 @@ different machines agree as long as they combine in the same order.
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -67,7 +67,7 @@ _KERNELS: dict[str, int] = {
 _BY_NAME = {element.name.lower(): element for element in ElementType}
 
 
-def element_type_of(dtype: np.dtype) -> ElementType:  # type: ignore[type-arg]
+def element_type_of(dtype: np.dtype[Any]) -> ElementType:
     """Maps a numpy dtype (also ``bfloat16`` of the ml_dtypes package) to an element type.
 
     Raises:
@@ -97,7 +97,9 @@ def kernel_of(op: str) -> int:
     return _KERNELS[op]
 
 
-def reduce_into(out: np.ndarray, left: np.ndarray, right: np.ndarray, op: ReduceOp = "sum") -> None:  # type: ignore[type-arg]
+def reduce_into(
+    out: np.ndarray[Any, Any], left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], op: ReduceOp = "sum"
+) -> None:
     """Stores ``left (op) right`` into ``out``, which may be one of them. A mean is not divided here.
 
     Args:
@@ -119,5 +121,6 @@ def reduce_into(out: np.ndarray, left: np.ndarray, right: np.ndarray, op: Reduce
             )
     if not all(array.flags.c_contiguous for array in (out, left, right)):
         raise ValueError("out, left and right must be contiguous")
-    addresses = [array.ctypes.data for array in (out, left, right)]
-    _native.reduce_into(*addresses, out.size, int(element), _KERNELS[op])
+    _native.reduce_into(
+        out.ctypes.data, left.ctypes.data, right.ctypes.data, out.size, int(element), _KERNELS[op]
+    )

@@ -272,7 +272,9 @@ def timed_out(task: Task, awaited: Sequence[tuple[int, int, int, int, int]]) -> 
         f"rank {peer} ({received} of {receives} chunks received, {sent} of {sends} sent)"
         for peer, received, receives, sent, sends in awaited
     ]
-    return CommunicatorTimeout(f"{task.name} timed out waiting for {', '.join(waiting) or 'acknowledgements'}")
+    return CommunicatorTimeout(
+        f"{task.name} timed out waiting for {', '.join(waiting) or 'acknowledgements'}"
+    )
 
 
 def mismatch(task: Task, peer: int, tag: int) -> CollectiveMismatch:

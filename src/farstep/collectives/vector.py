@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ import numpy as np
 
 from farstep.collectives.reduction import ElementType, element_type_of
 from farstep.collectives.transport import Endpoint
+
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Keeps untouched pages from counting as used memory; named in the mmap module from Python 3.13 on."""
 
 
 class Vector:
@@ -134,7 +138,7 @@ def view_memory(address: int, length_bytes: int, element_type: ElementType, owne
     """Views memory at an address as a vector that keeps its owner alive."""
     memory = (ctypes.c_uint8 * length_bytes).from_address(address)
     memory._owner = owner  # type: ignore[attr-defined]
-    return Vector(np.frombuffer(memory, dtype=np.uint8), element_type)
+    return Vector(np.frombuffer(memoryview(memory), dtype=np.uint8), element_type)
 
 
 def allocate_pages(length_bytes: int) -> np.ndarray[Any, Any]:
@@ -142,5 +146,5 @@ def allocate_pages(length_bytes: int) -> np.ndarray[Any, Any]:
 
     Receiving to unaligned memory costs several times the time on current kernels, hence the alignment.
     """
-    pages = mmap.mmap(-1, max(length_bytes, 1))
+    pages = mmap.mmap(-1, max(length_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     return np.frombuffer(pages, dtype=np.uint8)

@@ -63,9 +63,7 @@ def process_endpoint(options: MrcOptions, rank: int) -> Endpoint:
     with _lock:
         if _endpoint is None or _process != os.getpid():
             site = options.site if options.site is not None else os.environ.get(SITE_VARIABLE, "")
-            _endpoint = Endpoint(
-                _ports(options), profile=options.profile, name=f"rank{rank}", site=site
-            )
+            _endpoint = Endpoint(_ports(options), profile=options.profile, name=f"rank{rank}", site=site)
             _is_ours, _process = True, os.getpid()
             atexit.register(close_endpoint)
         return _endpoint

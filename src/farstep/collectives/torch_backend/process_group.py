@@ -13,6 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
+from torch.distributed.distributed_c10d import GroupName
 
 from farstep.collectives.communicator import Communicator
 from farstep.collectives.operations import Handle
@@ -71,7 +73,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         *,
@@ -79,7 +81,7 @@ class MrcProcessGroup(dist.ProcessGroup):
         timeout: timedelta,
         options: MrcOptions | None = None,
     ) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg,arg-type]  # only this form can be subclassed
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the only form that can be subclassed
         self._name = name
         self._store = store
         self._options = options or MrcOptions()
@@ -101,23 +103,23 @@ class MrcProcessGroup(dist.ProcessGroup):
         """The communicator below, for what torch has no call for."""
         return self._communicator
 
-    def getBackendName(self) -> str:  # noqa: N802  (torch calls it by this name)
+    def getBackendName(self) -> str:
         """Name of the backend."""
         return BACKEND_NAME
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> GroupName:
         """Name of the group, unique in the process."""
-        return self._name
+        return GroupName(self._name)
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         """Name of the group, for torch's compiled side."""
         return self._name
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         """Does nothing: the name is known from the start, and the store's keys depend on it."""
 
-    def get_group_store(self) -> dist.Store:
+    def get_group_store(self) -> Store:
         """The store of the group."""
         return self._store
 
@@ -138,7 +140,7 @@ class MrcProcessGroup(dist.ProcessGroup):
         """All-reduces each tensor of a list; the work ends with the last."""
         return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors: Any, opts: Any) -> MrcWork:
+    def reduce(self, tensors: Any, opts: Any) -> MrcWork:  # type: ignore[override]
         """Reduces a tensor to one rank."""
         items = _as_list(tensors)
         op, root = _reduce_op(opts), opts.rootRank
@@ -149,7 +151,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
         return self._issue_each(items, issue, opts, None, items)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> MrcWork:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> MrcWork:  # type: ignore[override]
         """Reduces a list with one tensor per rank, of which this rank keeps its own."""
         op = _reduce_op(opts)
         pairs = list(zip(_as_list(outputs), inputs, strict=True))
@@ -178,7 +180,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
     # -- moving ---------------------------------------------------------------------------------------
 
-    def broadcast(self, tensors: Any, opts: Any) -> MrcWork:
+    def broadcast(self, tensors: Any, opts: Any) -> MrcWork:  # type: ignore[override]
         """Copies a tensor of one rank to all."""
         items = _as_list(tensors)
 
@@ -221,7 +223,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
         return self._issue_each(list(zip(outputs, inputs, strict=True)), issue, opts, None, outputs)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> MrcWork:
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> MrcWork:  # type: ignore[override]
         """Gathers the tensors of all ranks into a list on one rank."""
         root = opts.rootRank
 
@@ -235,7 +237,7 @@ class MrcProcessGroup(dist.ProcessGroup):
         flat = list(outputs[0]) if self.rank() == root else []
         return self._issue_each(_as_list(inputs), issue, opts, None, flat)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> MrcWork:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> MrcWork:  # type: ignore[override]
         """Sends one tensor of a list on one rank to each rank."""
         root, items = opts.rootRank, _as_list(outputs)
 
@@ -275,7 +277,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
         return self._issue_each([None], issue, opts, None, [output])
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> MrcWork:
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> MrcWork:  # type: ignore[override]
         """Ends once every rank has called it."""
 
         def issue(_: None, staging: Staging) -> Callable[..., Handle]:
@@ -361,9 +363,7 @@ class MrcProcessGroup(dist.ProcessGroup):
         return self._timeout_s
 
 
-def _exchange_sites(
-    store: TorchStore, site: str, rank: int, size: int, timeout_s: float
-) -> list[str]:
+def _exchange_sites(store: TorchStore, site: str, rank: int, size: int, timeout_s: float) -> list[str]:
     """Every rank's site; the ranks meet here once, so that a missing one is noticed when a group is made."""
     store.set(f"site/{rank}", site.encode() or b"-")
     names = []
@@ -371,7 +371,9 @@ def _exchange_sites(
         try:
             names.append(store.get(f"site/{other}", timeout_s).decode())
         except TimeoutError as error:
-            raise EngineError(f"rank {other} has not joined the process group within {timeout_s} s") from error
+            raise EngineError(
+                f"rank {other} has not joined the process group within {timeout_s} s"
+            ) from error
     return names
 
 

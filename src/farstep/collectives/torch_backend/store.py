@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 
 class TorchStore:
@@ -14,12 +15,12 @@ class TorchStore:
         store: any torch store; every rank wraps one with the same content.
     """
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:
         """Publishes a value."""
-        self._store.set(key, value)
+        self._store.set(key, value)  # type: ignore[arg-type]  # declared as str, takes bytes
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """Blocks until a value is published.

@@ -36,7 +36,9 @@ def tensor_vector(tensor: Tensor, *, as_bytes: bool = False) -> Vector:
         ValueError: the tensor is not contiguous or not on the CPU.
     """
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise ValueError(f"a contiguous CPU tensor is needed, not one on {tensor.device} with {tensor.stride()}")
+        raise ValueError(
+            f"a contiguous CPU tensor is needed, not one on {tensor.device} with {tensor.stride()}"
+        )
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     element_type = ElementType.UINT8 if as_bytes else _ELEMENT_TYPES.get(tensor.dtype)
@@ -97,7 +99,7 @@ class Staging:
         if is_read:
             host.copy_(tensor.detach(), non_blocking=True)
         # Also for a tensor that is only written: earlier work on it must have ended before it is overwritten.
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(tensor.device))
         self._before.append(event.synchronize)
         return host
@@ -126,7 +128,7 @@ def _copy_to_cpu(tensor: Tensor, host: Tensor) -> None:
 
 def _copy_to_gpu(tensor: Tensor, host: Tensor) -> None:
     # A stream of its own, so that the copy does not queue behind unrelated kernels.
-    stream = torch.cuda.Stream(tensor.device)
+    stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         tensor.detach().copy_(host, non_blocking=True)
     stream.synchronize()
