@@ -35,9 +35,6 @@ RELEASE_INTERVAL_NS = 200_000
 """Packets that become due within this are sent together: 0.1 ms late on average, and a handful of 4 KiB
 packets per send at 1 Gbit/s. A packet that is due after a pause leaves at its own time."""
 
-PAUSE_DELAY_MS_MIN = 2.0
-"""One-way delay from which on a packet may lie in its socket for a fraction of a millisecond."""
-
 WAIT_NS_MAX = 1_000_000_000
 """An arrival time further back than this is the system's clock being set, not a packet having waited."""
 
@@ -128,8 +125,6 @@ class Forwarder:
         self._wakeups: list[tuple[int, int, Carrier]] = []
         self._sequence = 0
         self._not_before_ns = 0
-        self._has_backlog = False
-        self._find_shortest()
 
     # -- who talks to whom --------------------------------------------------------------------------------
 
@@ -292,7 +287,6 @@ class Forwarder:
             pool.release(chunk)
             if not carrier.wakeup:
                 self._arm(carrier)
-        self._has_backlog = True
 
     def _new_flow(
         self, entrance: Entrance, exposure: Exposure, from_site: str, source: Address
@@ -367,25 +361,11 @@ class Forwarder:
         carrier.set_state(state, time.monotonic_ns())
         carrier.wakeup = 0
         self._arm(carrier)
-        self._find_shortest()
         for exposure in self._exposures.values():
             for entrance in exposure.entrances.values():
                 entrance.flows.clear()
                 for answering in (entrance.answers_by_client or {}).values():
                     answering.flows.clear()
-
-    def may_pause(self) -> bool:
-        """Says whether arrivals may wait a little until they are looked at.
-
-        That is so if every path is long enough and no socket held more than was taken from it: on a busy
-        machine a pause can become a long one.
-        """
-        has_backlog, self._has_backlog = self._has_backlog, False
-        return self._is_long and not has_backlog
-
-    def _find_shortest(self) -> None:
-        shortest_ms = min(carrier.state.delay_ms for carrier in self.carriers.values())
-        self._is_long = shortest_ms >= PAUSE_DELAY_MS_MIN
 
     @property
     def overflow_packets(self) -> int:

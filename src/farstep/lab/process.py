@@ -20,10 +20,6 @@ from farstep.lab.script_clock import ScriptClock
 from farstep.lab.sockets import Address
 from farstep.lab.timer import Timer, raise_priority, reduce_timer_slack
 
-PAUSE_S = 150e-6
-"""Pause between two looks at the sockets, where no path is so short that it would delay a packet. What arrives
-meanwhile on all paths costs one wake-up instead of one each; it is timed by its arrival, not by the look."""
-
 GC_THRESHOLD = 100_000
 """Allocations between collections: packets make no reference cycles, so rare collections suffice."""
 
@@ -98,8 +94,6 @@ class EmulatorProcess:
             timer.arm(due_ns)
             poller.wait()
             self._wakeups += 1
-            if forwarder.may_pause():
-                time.sleep(PAUSE_S)
         stats = self.stats()
         self.close()
         return stats
