@@ -156,7 +156,7 @@ public:
     uint64_t next_timeout_ns() const noexcept {
         if (!is_open()) return kNever;
         uint64_t t = sender_.next_timeout_ns();
-        const uint64_t probe = paths_.next_probe_ns();
+        const uint64_t probe = next_path_probe_ns();
         if (probe < t) t = probe;
         if (keepalive_ns_ < t) t = keepalive_ns_;
         return num_outstanding_ && probe_deadline_ns_ < t ? probe_deadline_ns_ : t;
@@ -181,7 +181,7 @@ public:
 
     bool has_control(uint64_t now) const noexcept {
         if (owes_fatal_) return true;
-        return is_open() && (receiver_.has_control() || state_probe_due_ || paths_.next_probe_ns() <= now);
+        return is_open() && (receiver_.has_control() || state_probe_due_ || next_path_probe_ns() <= now);
     }
 
     /// Next control packet and the entropy value it takes; false when there is none.
@@ -200,7 +200,8 @@ public:
             return ev != kNoEv && put_probe(now, ev, false, p);
         }
         EvIndex bad = kNoEv;
-        if (paths_.poll_probe(now, bad) && put_probe(now, bad, true, p)) {
+        if (next_path_probe_ns() <= now && paths_.poll_probe(now, bad) && put_probe(now, bad, true, p)) {
+            last_path_probe_ns_ = now;
             ev = bad;
             return true;
         }
@@ -221,6 +222,7 @@ private:
     static constexpr uint64_t kReverseFresh_ns = 2'000'000'000;   // MRC §4.6
     static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per round trip on longer paths
     static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
+    static constexpr uint64_t kDeafProbe_ns = 20'000'000, kDeafAfterRtts = 4;
     static constexpr uint64_t kFirstProbeTimeout_ns = 1'000'000'000;  // before anything is known of the distance
 
     struct Probe {
@@ -248,8 +250,15 @@ private:
 
     void note_heard(uint64_t now) noexcept {
         heard_ = true;
+        heard_ns_ = now;
         unanswered_ = 0;
         if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
+    }
+    // Where nothing answers at all it is the peer that is gone, not its paths: they are asked seldom then.
+    uint64_t next_path_probe_ns() const noexcept {
+        const uint64_t due = paths_.next_probe_ns();
+        const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + kDeafProbe_ns;
+        return is_deaf && due < last_path_probe_ns_ + kDeafProbe_ns ? last_path_probe_ns_ + kDeafProbe_ns : due;
     }
     // The peer was silent for a while. False when it has been for the whole budget. One that was never heard of may not
     // have started yet, so only sends to it run out of time.
@@ -381,6 +390,7 @@ private:
     uint32_t num_outstanding_ = 0;
     uint64_t probe_deadline_ns_ = kNever;
     bool heard_ = false;
+    uint64_t heard_ns_ = 0, last_path_probe_ns_ = 0;
     uint32_t unanswered_ = 0;  // requests for a sign of life in a row
     uint64_t keepalive_ns_ = kNever;
     EvIndex reverse_[kMaxPlanes] = {};
