@@ -7,59 +7,25 @@
 #include <cassert>
 #include <cstdint>
 #include <memory>
-#include <new>
 
+#include "farstep/burst_packing.hpp"
 #include "farstep/connection.hpp"
 #include "farstep/counter_rng.hpp"
+#include "farstep/destination.hpp"
+#include "farstep/endpoint_config.hpp"
+#include "farstep/pacing.hpp"
+#include "farstep/ready_ring.hpp"
 #include "farstep/regions.hpp"
 #include "farstep/wire.hpp"
 
 namespace farstep {
-
-struct EndpointConfig {
-    uint32_t num_ports = 1;
-    uint32_t max_connections = 256;
-    uint32_t max_regions = 4096;
-    bool icrc = true;
-    uint64_t seed = 0;
-    double port_rate_bytes_per_s[kMaxPorts] = {};  // 0: not paced per port
-    // What a late wake-up may catch up with at once: how late an overloaded host is. The window bounds the burst too.
-    uint64_t pacing_catch_up_ns = 5'000'000;
-};
-
-struct EndpointCounters {
-    uint64_t rx_datagrams = 0, rx_bytes = 0, tx_packets = 0, tx_bytes = 0, tx_bursts = 0;
-    uint64_t unknown_qpn = 0, port_updates = 0, receive_overflow = 0;
-    uint64_t rejected[static_cast<size_t>(wire::DecodeResult::Count)] = {};
-    uint64_t port_tx_bytes[kMaxPorts] = {}, port_rx_bytes[kMaxPorts] = {};
-};
-
-/// Shared by all connections to one peer: the congestion context, the peer's usable ports, the pace.
-struct Destination {
-    explicit Destination(const NsccConfig& c) : cc(c) {}
-    Nscc cc;
-    uint64_t peer_id = 0;
-    uint64_t remote_ports = ~0ull;
-    uint64_t pace_free_ns = 0;
-    uint32_t connections = 0;
-    uint32_t sample_connection = 0;  // some live connection: endpoint operations borrow its paths
-    bool owes_port_update = false;
-    uint64_t port_update_deadline_ns = kNever;
-    uint16_t port_update_id = 0;
-    uint32_t port_update_tries = 0;
-    bool heard_of_ports = false;
-    uint16_t remote_update_id = 0;  // the newest the peer told us of its ports
-    bool owes_port_answer = false;
-    uint16_t port_answer_id = 0, port_answer_timestamp = 0;
-    wire::EndpointOp port_answer_op = wire::EndpointOp::PortStatusUpdate;
-};
 
 class EndpointCore {
 public:
     explicit EndpointCore(const EndpointConfig& c)
         : config_(c), regions_(c.max_regions), rng_(c.seed), connections_(new Slot[c.max_connections]),
           deadlines_(new uint64_t[c.max_connections]), active_(new uint32_t[c.max_connections]),
-          ready_(round_up_power_of_two(c.max_connections)) {
+          ready_(round_up_power_of_two(c.max_connections)), pacer_(c), packer_(c.icrc) {
         assert(c.max_connections <= kMaxConnections && c.num_ports <= kMaxPorts);
         local_ports_ = c.num_ports >= 64 ? ~0ull : (1ull << c.num_ports) - 1;
         for (uint32_t i = 0; i < c.max_connections; ++i) deadlines_[i] = kNever;
@@ -96,8 +62,7 @@ public:
                                 const PlaneLink* links, uint32_t num_planes) {
         Slot& s = connections_[i];
         assert(s.used && !s.connection);
-        s.destination = destination_for(peer_id, cc);
-        ++s.destination->connections;
+        s.destination = &destinations_.join(peer_id, cc);
         s.destination->sample_connection = i;
         s.connection.reset(new Connection(c, s.destination->cc, links, num_planes));
         active_[num_active_++] = i;
@@ -107,7 +72,7 @@ public:
         Slot& s = connections_[i];
         s.connection->set_usable_planes(now, s.connection->planes_of_ports(local_ports_, s.destination->remote_ports));
         s.connection->start(now);
-        if (port_update_id_ != 0) request_port_update(now, *s.destination);  // the peer takes all ports for usable
+        if (port_update_id_ != 0) request_port_update(*s.destination);  // the peer takes all ports for usable
         touch(now, i);
     }
     void close_connection(uint64_t now, uint32_t i) noexcept {
@@ -117,10 +82,10 @@ public:
             drop_messages(*s.connection);
             for (uint32_t k = 0; k < num_active_; ++k)
                 if (active_[k] == i) active_[k] = active_[--num_active_];
-            const Destination* d = s.destination;
-            leave_destination(i);
+            Destination* d = s.destination;
+            s.destination = nullptr;
             s.connection.reset();
-            wake_destination(now, d);  // what was in flight no longer fills the shared window
+            if (destinations_.leave(*d)) wake_destination(now, d);  // what was in flight no longer fills the shared window
         }
         deadlines_[i] = kNever;
         s.used = false;
@@ -172,20 +137,11 @@ public:
         if (((local_ports_ & bit) != 0) == up) return;
         local_ports_ ^= bit;
         ++port_update_id_;
-        for (Destination* d = destinations_; d < destinations_ + num_destinations_; ++d)
-            if (d->connections) request_port_update(now, *d);
+        for (Destination& d : destinations_)
+            if (d.connections) request_port_update(d);
         refresh_planes(now);
     }
     uint64_t local_ports() const noexcept { return local_ports_; }
-    /// The socket of a port takes no more (or does again): its planes are passed over meanwhile.
-    void set_port_blocked(uint64_t now, uint32_t port, bool blocked) noexcept {
-        if (blocked) {
-            blocked_ports_ |= 1ull << port;
-            return;
-        }
-        blocked_ports_ &= ~(1ull << port);
-        for (uint32_t k = 0; k < num_active_; ++k) touch(now, active_[k]);
-    }
     /// The receive queue of a socket overflowed: all senders are asked to slow down for a moment.
     void on_receive_overflow(uint64_t now, uint64_t dropped) noexcept {
         counters_.receive_overflow += dropped;
@@ -225,17 +181,17 @@ public:
 
     /// When to call on_timeout or poll_transmit again if nothing else happens.
     uint64_t poll_timeout(uint64_t now) const noexcept {
-        uint64_t t = paced_until_ns_;
+        uint64_t t = pacer_.next_ns();
         for (uint32_t k = 0; k < num_active_; ++k)
             if (deadlines_[active_[k]] < t) t = deadlines_[active_[k]];
-        for (uint32_t d = 0; d < num_destinations_; ++d)
-            if (destinations_[d].port_update_deadline_ns < t) t = destinations_[d].port_update_deadline_ns;
+        for (const Destination& d : destinations_)
+            if (d.port_update_deadline_ns < t) t = d.port_update_deadline_ns;
         return t < now ? now : t;
     }
 
     /// Next burst to send. False when nothing may leave now.
     bool poll_transmit(uint64_t now, TxBurst& b) noexcept {
-        paced_until_ns_ = kNever;
+        pacer_.begin();
         if (poll_endpoint_operations(now, b)) return true;
         uint32_t i;
         for (uint32_t n = ready_.size(); n; --n) {
@@ -260,15 +216,12 @@ public:
     }
 
 private:
-    static constexpr uint32_t kMaxDestinations = 1024;
     static constexpr uint32_t kSlotBits = 12, kMaxConnections = 1u << kSlotBits;  // slot part of a queue pair number
     static constexpr uint32_t kFusedCopyMin_bytes = 512;  // below, the look-up costs more than a second pass
     static constexpr uint8_t kOverflowPenalty = 32;  // of 128: a quarter of what is newly delivered, per SACK
     static constexpr uint64_t kOverflowPenalty_ns = 2'000'000;
     static constexpr uint64_t kPortUpdateRetry_ns = 5'000'000;
     static constexpr uint32_t kPortUpdateDoublings = 6;  // a third of a second at most: a peer that starts late still hears
-    static constexpr uint64_t kPaceFromRtt_ns = 1'000'000;  // shorter round trips are left to the window alone
-    static constexpr uint64_t kBurstTime_ns = 250'000;      // longest burst on a slow line
 
     struct Slot {
         std::unique_ptr<Connection> connection;
@@ -276,23 +229,6 @@ private:
         uint32_t qpn = 0, start_psn = 0;
         bool used = false, queued = false;
     };
-    /// Connections with something to do, served round-robin.
-    class ReadyRing {
-    public:
-        explicit ReadyRing(uint32_t capacity) : mask_(capacity - 1), ring_(new uint32_t[capacity]) {}
-        void push(uint32_t i) noexcept { ring_[tail_++ & mask_] = i; }
-        bool pop(uint32_t& i) noexcept {
-            if (head_ == tail_) return false;
-            i = ring_[head_++ & mask_];
-            return true;
-        }
-        uint32_t size() const noexcept { return tail_ - head_; }
-
-    private:
-        uint32_t mask_, head_ = 0, tail_ = 0;
-        std::unique_ptr<uint32_t[]> ring_;
-    };
-
     // Checks the iCRC. In the usual case, the next packet of a long message, the payload is copied to its place in the same
     // pass over it, which saves reading it twice.
     bool verify(wire::Packet& p, const uint8_t* data, size_t bytes) noexcept {
@@ -334,33 +270,6 @@ private:
         wake_destination(now, connections_[i].destination);
     }
 
-    Destination* destination_for(uint64_t peer_id, const NsccConfig& cc) {
-        Destination* spare = nullptr;
-        for (uint32_t d = 0; d < num_destinations_; ++d) {
-            if (destinations_[d].connections && destinations_[d].peer_id == peer_id) return &destinations_[d];
-            if (!destinations_[d].connections) spare = &destinations_[d];
-        }
-        if (!spare) {
-            assert(num_destinations_ < kMaxDestinations);
-            spare = &destinations_[num_destinations_++];
-        } else {
-            spare->~Destination();
-        }
-        new (spare) Destination(cc);
-        spare->peer_id = peer_id;
-        return spare;
-    }
-    void leave_destination(uint32_t i) noexcept {
-        Destination* d = connections_[i].destination;
-        connections_[i].destination = nullptr;
-        if (--d->connections == 0) {
-            d->port_update_deadline_ns = kNever;
-            d->owes_port_update = d->owes_port_answer = false;
-            return;
-        }
-        for (uint32_t k = 0; k < num_active_; ++k)
-            if (connections_[active_[k]].destination == d) d->sample_connection = active_[k];
-    }
     Slot* slot_of(uint32_t qpn) noexcept {
         const uint32_t i = qpn & (kMaxConnections - 1);
         if (i >= config_.max_connections || !connections_[i].connection || connections_[i].qpn != qpn) return nullptr;
@@ -436,8 +345,7 @@ private:
         d.port_answer_op = p.erth.op;
         ++endpoint_work_;
     }
-    void request_port_update(uint64_t now, Destination& d) noexcept {
-        (void)now;
+    void request_port_update(Destination& d) noexcept {
         d.owes_port_update = true;
         d.port_update_id = port_update_id_;
         d.port_update_tries = 0;
@@ -469,8 +377,7 @@ private:
         return false;
     }
     bool poll_endpoint_operations(uint64_t now, TxBurst& b) noexcept {
-        for (uint32_t k = 0; k < num_destinations_; ++k) {
-            Destination& d = destinations_[k];
+        for (Destination& d : destinations_) {
             if (d.port_update_deadline_ns <= now) d.owes_port_update = true;
             if (!endpoint_work_ && !d.owes_port_update) continue;
             if (!d.connections || !(d.owes_port_update || d.owes_port_answer)) continue;
@@ -507,7 +414,8 @@ private:
             }
             const EvIndex ev = c.control_ev(now);
             if (ev == kNoEv) continue;
-            put_control(d.sample_connection, c, p, ev, b);
+            packer_.pack_control(d.sample_connection, c, p, ev, b);
+            account(b);
             return true;
         }
         endpoint_work_ = 0;
@@ -525,7 +433,8 @@ private:
             p.bth = {};
             if (c.poll_control(now, p, ev)) {
                 p.bth.dest_qpn = c.config().peer_qpn;
-                put_control(i, c, p, ev, b);
+                packer_.pack_control(i, c, p, ev, b);
+                account(b);
                 return true;
             }
         }
@@ -533,121 +442,27 @@ private:
         return transmit_data(now, i, s, b);
     }
 
-    uint64_t free_planes(uint64_t now, const Connection& c) noexcept {
-        uint64_t planes = 0;
-        for (uint32_t k = 0; k < c.num_planes(); ++k) {
-            const uint8_t port = c.link(static_cast<uint8_t>(k)).local_port;
-            if (blocked_ports_ >> port & 1) continue;
-            if (port_free_ns_[port] > now) {
-                if (port_free_ns_[port] < paced_until_ns_) paced_until_ns_ = port_free_ns_[port];
-                continue;
-            }
-            planes |= 1ull << k;
-        }
-        return planes;
-    }
-    double pace_bytes_per_s(const Destination& d, const Connection& c) const noexcept {
-        const uint64_t srtt = c.sender().round_trip().srtt_ns;
-        if (srtt < kPaceFromRtt_ns) return 0;
-        // A quarter above the window's own rate: pacing spreads a window over its round trip, it does not limit it.
-        return 1.25e9 * static_cast<double>(d.cc.cwnd_bytes()) / static_cast<double>(srtt);
-    }
-    uint32_t burst_limit(double rate_bytes_per_s, uint32_t burst_packets, uint32_t mtu_bytes) const noexcept {
-        if (rate_bytes_per_s <= 0) return burst_packets;
-        const double n = rate_bytes_per_s * static_cast<double>(kBurstTime_ns) * 1e-9 / mtu_bytes;
-        return n >= burst_packets ? burst_packets : n < 1 ? 1 : static_cast<uint32_t>(n);
-    }
-
     bool transmit_data(uint64_t now, uint32_t i, Slot& s, TxBurst& b) noexcept {
         Connection& c = *s.connection;
         Destination& d = *s.destination;
-        const double pace = pace_bytes_per_s(d, c);
-        if (pace > 0 && d.pace_free_ns > now) {
-            if (d.pace_free_ns < paced_until_ns_) paced_until_ns_ = d.pace_free_ns;
-            pending_paced(i);
-            return false;
-        }
-        const uint64_t planes = free_planes(now, c);
-        if (!planes) {
-            pending_paced(i);
-            return false;
-        }
-        double slowest = pace;
-        for (uint32_t k = 0; k < config_.num_ports; ++k) {
-            const double r = config_.port_rate_bytes_per_s[k];
-            if (r > 0 && (slowest <= 0 || r < slowest)) slowest = r;
-        }
-        const uint32_t limit = burst_limit(slowest, c.config().burst_packets, c.config().mtu_bytes);
+        const double rate = pacer_.rate(d, c);
+        const uint64_t planes = pacer_.may_send(now, d, rate) ? pacer_.free_planes(now, c) : 0;
         uint64_t psns[kMaxBurst_packets];
         EvIndex ev = kNoEv;
-        const uint32_t n = c.sender().poll_burst(now, planes, limit, ev, psns);
+        uint32_t n = 0;
+        if (planes) {
+            const uint32_t limit = pacer_.burst_limit(rate, c.config().burst_packets, c.config().mtu_bytes);
+            n = c.sender().poll_burst(now, planes, limit, ev, psns);
+        }
         if (n == 0) {
-            if (planes != ~0ull && !c.sender().is_window_limited()) pending_paced(i);
+            // Held back by the pace, or by paths of ports that are held back: looked at again when those are free.
+            if (pacer_.next_ns() != kNever && !(planes && c.sender().is_window_limited())) enqueue(i);
             return false;
         }
-        put_data(i, c, ev, psns, n, b);
-        charge(now, d, pace, b);
+        packer_.pack_data(i, c, ev, psns, n, b);
+        account(b);
+        pacer_.charge(now, d, rate, b);
         return true;
-    }
-    // Held back by pacing or by EVs of busy planes: looked at again when the pace allows.
-    void pending_paced(uint32_t i) noexcept {
-        if (paced_until_ns_ != kNever) enqueue(i);
-    }
-    void charge(uint64_t now, Destination& d, double pace, const TxBurst& b) noexcept {
-        uint64_t bytes = 0;
-        for (uint32_t k = 0; k < b.count; ++k) bytes += b.segments[k].bytes() + kNominalOverhead_bytes;
-        const uint64_t earliest = now > config_.pacing_catch_up_ns ? now - config_.pacing_catch_up_ns : 0;
-        auto advance = [&](uint64_t& free_ns, double rate) {
-            if (rate <= 0) return;
-            if (free_ns < earliest) free_ns = earliest;
-            free_ns += static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / rate);
-        };
-        advance(d.pace_free_ns, pace);
-        advance(port_free_ns_[b.local_port], config_.port_rate_bytes_per_s[b.local_port]);
-    }
-
-    void address(uint32_t i, const Connection& c, EvIndex ev, TxBurst& b) noexcept {
-        const EvValue& v = c.paths().value(ev);
-        b.connection = i;
-        b.local_port = v.local_port;
-        b.remote_port = v.remote_port;
-        b.source = v.source;
-        b.ev_value = v.value;
-    }
-    void put_control(uint32_t i, const Connection& c, wire::Packet& p, EvIndex ev, TxBurst& b) noexcept {
-        address(i, c, ev, b);
-        b.is_control = true;
-        b.count = 1;
-        p.payload_bytes = 0;
-        seal(p, b.segments[0]);
-        account(b);
-    }
-    void put_data(uint32_t i, const Connection& c, EvIndex ev, const uint64_t* psns, uint32_t n, TxBurst& b) noexcept {
-        address(i, c, ev, b);
-        b.is_control = false;
-        b.count = n;
-        wire::Packet& p = tx_packet_;
-        for (uint32_t k = 0; k < n; ++k) {
-            p.bth = {};
-            c.sender().describe(psns[k], p);
-            p.bth.dest_qpn = c.config().peer_qpn;
-            seal(p, b.segments[k]);
-        }
-        account(b);
-    }
-    void seal(wire::Packet& p, TxBurst::Segment& s) noexcept {
-        const uint32_t pad = static_cast<uint32_t>(wire::pad_bytes_for(p.payload_bytes));
-        p.bth.pad_bytes = static_cast<uint8_t>(pad);
-        s.header_bytes = static_cast<uint32_t>(wire::encode_header(p, s.header));
-        s.payload = p.payload;
-        s.payload_bytes = p.payload_bytes;
-        const uint8_t zeros[4] = {};
-        for (uint32_t k = 0; k < pad; ++k) s.trailer[k] = 0;
-        const uint32_t crc = config_.icrc ? wire::icrc(wire::icrc_seed_plain(), s.header, s.header_bytes, s.payload,
-                                                       s.payload_bytes, zeros, pad)
-                                          : 0;
-        wire::store_le32(s.trailer + pad, crc);
-        s.trailer_bytes = pad + static_cast<uint32_t>(wire::kIcrcBytes);
     }
     void account(const TxBurst& b) noexcept {
         ++counters_.tx_bursts;
@@ -666,16 +481,11 @@ private:
     std::unique_ptr<uint32_t[]> active_;
     uint32_t num_active_ = 0;
     ReadyRing ready_;
-    struct DestinationStorage {
-        alignas(Destination) uint8_t bytes[sizeof(Destination) * kMaxDestinations];
-    };
-    std::unique_ptr<DestinationStorage> destination_storage_{new DestinationStorage};
-    Destination* destinations_ = reinterpret_cast<Destination*>(destination_storage_->bytes);
-    uint32_t num_destinations_ = 0;
-    uint64_t local_ports_ = 0, blocked_ports_ = 0;
+    DestinationTable destinations_;
+    Pacer pacer_;
+    BurstPacker packer_;
+    uint64_t local_ports_ = 0;
     uint16_t port_update_id_ = 0;  // of all destinations: grows with every change, so that the newest can be told
-    uint64_t port_free_ns_[kMaxPorts] = {};
-    uint64_t paced_until_ns_ = kNever;
     uint32_t endpoint_work_ = 0;
     bool progress_ = false;
     wire::Packet rx_packet_, tx_packet_;
