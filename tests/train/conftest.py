@@ -77,8 +77,13 @@ class Run:
 
     def worker_pids(self) -> list[int]:
         """Rank processes that this run has started and that still live, in rank order."""
-        nurseries = children_of(self.process.pid, "farstep.train.nursery")
-        return children_of(nurseries[0], "farstep.train.nursery") if nurseries else []
+        nursery = self.nursery_pid()
+        return children_of(nursery, "farstep.train.nursery") if nursery else []
+
+    def nursery_pid(self) -> int:
+        """The process that forks the ranks; 0 if there is none yet."""
+        found = children_of(self.process.pid, "farstep.train.nursery")
+        return found[0] if found else 0
 
     def rank_pids(self) -> list[int]:
         """Ranks that torchrun has started."""

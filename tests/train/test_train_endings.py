@@ -90,3 +90,16 @@ def test_a_rank_killed_under_torchrun_ends_all_and_rank_0_tells_why(start):
         "error: rank 1 ended without a word"
     ]
     assert run.end_event["reason"] == "rank 1 ended without a word"
+
+
+def test_ranks_do_not_outlive_their_killed_parent(start):
+    run = start("", "--no-report", steps=LONG)
+    run.wait_for_step(3)
+    pids = run.worker_pids()
+    os.kill(run.nursery_pid(), signal.SIGKILL)
+    assert run.end() == 3
+    assert "error: rank 0 lost its parent process, which was killed by SIGKILL\n" in run.stderr
+    deadline = time.monotonic() + 8
+    while any(run.is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(run.is_alive(pid) for pid in pids)

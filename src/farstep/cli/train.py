@@ -2,12 +2,13 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farstep.cli.errors import INTERRUPTED, REMOTE, USAGE, CommandError
+from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
 
 if TYPE_CHECKING:
     from farstep.observe.live import LiveDisplay
@@ -47,6 +48,8 @@ def train(
 
     overrides: dict[str, Any] = {"run.steps": steps, "run.seed": seed, "run.out": out, "data.text": text}
     given = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
+    if find_spec("torch") is None:
+        raise CommandError("torch is not installed", status=LOCAL, hint='pip install "farstep[train]"')
     try:
         config = load_config(run, {key: value for key, value in given.items() if value is not None})
         if show_config:

@@ -218,9 +218,7 @@ class _LocalRanks:
         exits = dict(self._exits)
         if self._nursery.poll() is not None and not self._reader.is_alive():
             for rank in range(self._config.num_ranks):
-                exits.setdefault(
-                    rank, f"could not be started: its parent {_wording(self._nursery.returncode)}"
-                )
+                exits.setdefault(rank, f"lost its parent process, which {_wording(self._nursery.returncode)}")
         return exits
 
     def terminate(self) -> None:
