@@ -92,8 +92,8 @@ private:
     }
 
     void build(World& w) {
-        const uint32_t slice = std::max<uint32_t>(256 * 1024, 20 * config_.mtu_bytes) * (size_factor_ > 1 ? 4 : 1);
-        slice_bytes_ = slice;
+        slice_bytes_ = std::max<uint32_t>(16 * 1024, 24 * config_.mtu_bytes) * (size_factor_ > 1 ? 4 : 1);
+        if (one_in(12)) slice_bytes_ *= 8;  // long messages, up to several megabytes
         struct Pair {
             uint32_t a, b, connections;
         };
@@ -102,8 +102,6 @@ private:
             for (uint32_t b = a + 1; b < num_endpoints_; ++b)
                 if (num_endpoints_ == 2 || rng_.below(3)) pairs.push_back({a, b, one_in(3) ? 2 + rng_.below(3) : 1});
         if (pairs.empty()) pairs.push_back({0, 1, 1});
-        uint32_t total = 0;
-        for (const Pair& p : pairs) total += p.connections;
         for (uint32_t e = 0; e < num_endpoints_; ++e) {
             EndpointConfig c;
             c.num_ports = ports_[e];
@@ -112,7 +110,9 @@ private:
             c.seed = rng_.next();
             if (one_in(5))
                 for (uint32_t p = 0; p < c.num_ports; ++p) c.port_rate_bytes_per_s[p] = 1e6 * static_cast<double>(between(1, 200));
-            w.add_endpoint(e, c, size_t{4} * total * (slice + Arena::kGap_bytes) + 4096);
+            uint32_t slices = 1;
+            for (const Pair& p : pairs) slices += p.a == e || p.b == e ? 2 * p.connections : 0;
+            w.add_endpoint(e, c, size_t{slices} * (slice_bytes_ + Arena::kGap_bytes));
         }
         draw_links(w);
         for (const Pair& p : pairs)
@@ -158,7 +158,7 @@ private:
     // ---- workload --------------------------------------------------------------------------------------------------------
 
     void draw_workload(World& w) {
-        uint32_t budget = (one_in(8) ? 1500 : 40 + rng_.below(200)) * size_factor_;  // packets of all flows together
+        uint32_t budget = (one_in(8) ? 1500 : 60 + rng_.below(300)) * size_factor_;  // packets of all flows together
         for (Flow& f : w.flows()) {
             if (one_in(5)) continue;  // this direction stays quiet
             f.feeds = !one_in(3);
@@ -185,13 +185,12 @@ private:
         }
     }
     // Tries again while the queue or the slices are full.
-    void post_later(World& w, uint32_t id, uint64_t at_ns) {
-        const uint64_t retry = std::max<uint64_t>(rtt_ns(), 50'000);
-        w.at(at_ns, [this, &w, id, retry] {
+    void post_later(World& w, uint32_t id, uint64_t at_ns, uint64_t retry_ns = 50'000) {
+        w.at(at_ns, [this, &w, id, retry_ns] {
             Flow& f = w.flow(id);
             Connection* c = w.connection(f);
             if (!c || !c->is_open() || w.host(f.from).vanished) return f.plan.clear();
-            if (!f.plan.empty() && !w.post_next(f)) post_later(w, id, w.now() + retry);
+            if (!f.plan.empty() && !w.post_next(f)) post_later(w, id, w.now() + retry_ns, std::min<uint64_t>(2 * retry_ns, 20'000'000));
             w.after(f.from);
         });
     }
