@@ -1,6 +1,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from tests.docs.examples import ROOT, Example, examples_of, is_as_shown, pages
 
 TIMEOUT_S = 60
-SLOW_TIMEOUT_S = 600
+SLOW_TIMEOUT_S = 300
 
 
 def page_id(page: Path) -> str:
@@ -24,7 +25,7 @@ def run(command: list[str], directory: Path, timeout_s: float) -> subprocess.Com
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": programs, "COLUMNS": "100", "PYTHONWARNINGS": "default"}
     environment.pop("PYTEST_CURRENT_TEST", None)
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=directory,
         env=environment,
@@ -32,9 +33,15 @@ def run(command: list[str], directory: Path, timeout_s: float) -> subprocess.Com
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # a program's children must not outlive it
+            printed, _ = process.communicate()
+            pytest.fail(f"{' '.join(command)}: not through after {timeout_s} s; so far:\n{printed}")
+    return subprocess.CompletedProcess(command, process.returncode, printed, "")
 
 
 def check(example: Example, directory: Path) -> None:
