@@ -142,6 +142,9 @@ class TransportConfig(Section):
     burst_segments: int = Field(
         default=15, ge=1, le=64, description="packets handed to the kernel in one call, on one path"
     )
+    share: Literal["equal", "capacity"] = Field(
+        default="equal", description="bytes per plane: equal, or as much as each turns out to carry"
+    )
     bucket_kib: int = Field(
         default=1024,
         ge=16,

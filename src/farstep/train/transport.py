@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -80,10 +81,8 @@ class MrcCollective:
         sites = config.site_of_rank
         transport = config.transport
         ports = [PortConfig(config.network.bind_host, plane=plane) for plane in range(config.num_planes)]
-        profile = EndpointProfile(
-            mtu_bytes=transport.mtu_bytes,
-            burst_segments=transport.burst_segments,
-        )
+        profile = EndpointProfile(mtu_bytes=transport.mtu_bytes, burst_segments=transport.burst_segments)
+        profile = replace(profile, ev=replace(profile.ev, share=transport.share))
         self._endpoint = MeteredEndpoint(ports, profile=profile, name=f"rank{rank}", site=sites[rank])
         control.send("ports", ports=self._endpoint.ports)
         for index, addresses in enumerate(control.wait_answer(ADDRESSES_TIMEOUT_S)["public"]):
