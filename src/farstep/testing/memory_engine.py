@@ -45,6 +45,7 @@ class MemoryFabric:
         self.regions: dict[int, np.ndarray[Any, Any]] = {}
         self.connections: dict[int, MemoryConnection] = {}
         self._queue: list[tuple[float, int, MemoryConnection, Callable[[], None]]] = []
+        self._ended: deque[tuple[MemoryCompletion, BaseException | None]] = deque()
         self._is_closed = False
         self._thread = threading.Thread(target=self._deliver, name="memory-fabric", daemon=True)
         self._thread.start()
@@ -68,18 +69,34 @@ class MemoryFabric:
             heapq.heappush(self._queue, (due_s, self.number(), connection, action))
             self.changed.notify_all()
 
+    def end(self, completion: MemoryCompletion, error: BaseException | None) -> None:
+        """Notes the end of a write; callbacks run later, in :meth:`call_back`, because they may lock."""
+        self._ended.append((completion, error))
+
+    def call_back(self) -> None:
+        """Ends the writes noted; called without the lock."""
+        while True:
+            try:
+                completion, error = self._ended.popleft()
+            except IndexError:
+                return
+            completion.finish(error)
+
     def _deliver(self) -> None:
+        while self._deliver_one():
+            self.call_back()
+
+    def _deliver_one(self) -> bool:
+        """Waits for a write to be due and delivers it; False once closed."""
         with self.changed:
             while not self._is_closed:
-                if not self._queue:
-                    self.changed.wait()
-                    continue
-                wait_s = self._queue[0][0] - time.monotonic()
-                if wait_s > 0:
-                    self.changed.wait(wait_s)
-                    continue
-                heapq.heappop(self._queue)[3]()
-                self.changed.notify_all()
+                wait_s = self._queue[0][0] - time.monotonic() if self._queue else None
+                if wait_s is not None and wait_s <= 0:
+                    heapq.heappop(self._queue)[3]()
+                    self.changed.notify_all()
+                    return True
+                self.changed.wait(wait_s)
+        return False
 
     def close(self) -> None:
         """Stops delivering."""
@@ -207,7 +224,7 @@ class MemoryConnection:
             if immediate is not None:
                 peer._immediates.append(immediate)
             self._unfinished.discard(completion)
-            completion.finish(None)
+            self._fabric.end(completion, None)
 
         self._fabric.schedule(self, deliver)
         return completion
@@ -237,18 +254,20 @@ class MemoryConnection:
             if self._peer is not None:
                 self._peer._fail(ConnectionAborted(f"{self._local_name} aborted the connection: {reason}"))
             self._fabric.changed.notify_all()
+        self._fabric.call_back()
 
     def close(self) -> None:
         """Ends the connection."""
         with self._fabric.changed:
             self._fail(EndpointClosed(f"connection to {self.peer_name} is closed"))
             self._fabric.changed.notify_all()
+        self._fabric.call_back()
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
             for completion in list(self._unfinished):
-                completion.finish(error)
+                self._fabric.end(completion, error)
             self._unfinished.clear()
 
     def _raise_failure(self) -> None:

@@ -1,5 +1,6 @@
-"""The communicator over the in-memory transport: every collective, sizes around every threshold."""
+"""The communicator over sockets and over the in-memory transport: every collective, sizes around every threshold."""
 
+import contextlib
 import threading
 import time
 
@@ -16,7 +17,7 @@ from farstep.collectives import (
     LinkSettings,
     Vector,
 )
-from farstep.engine import ConnectionAborted
+from farstep.engine import ConnectionAborted, Endpoint
 from farstep.testing.memory_engine import MemoryFabric, MemoryStore
 
 SMALL = CommunicatorSettings(
@@ -29,33 +30,48 @@ SMALL = CommunicatorSettings(
 COUNTS = (1, 5, 64, 300, 4000, 40_000)
 
 
-def run_ranks(size, body, *, seed=None, sites=None, settings=SMALL):
-    """Runs ``body(communicator)`` on every rank in a thread; returns the results, raises the first error."""
-    results, errors = [None] * size, [None] * size
-    store = MemoryStore()
-    with MemoryFabric(seed=seed, delay_max_s=0.0005) as fabric:
+class Ranks:
+    """Runs one body per rank, each in a thread with an endpoint and a communicator of its own."""
 
-        def work(rank):
-            endpoint = fabric.endpoint(f"rank{rank}")
-            try:
-                with Communicator(
-                    endpoint, rank=rank, size=size, store=store, sites=sites, settings=settings
-                ) as comm:
-                    results[rank] = body(comm)
-                    comm.barrier()
-            except Exception as error:
-                errors[rank] = error
+    def __init__(self, transport):
+        self.transport = transport
 
-        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive(), "a rank hangs"
-    for error in errors:
-        if error is not None:
-            raise error
-    return results
+    def run(self, size, body, *, seed=None, sites=None, settings=SMALL):
+        """Returns the results; raises the first error."""
+        results, errors = [None] * size, [None] * size
+        store = MemoryStore()
+        with contextlib.ExitStack() as stack:
+            if self.transport == "memory":
+                fabric = stack.enter_context(MemoryFabric(seed=seed, delay_max_s=0.0005))
+                endpoints = [fabric.endpoint(f"rank{rank}") for rank in range(size)]
+            else:
+                endpoints = [stack.enter_context(Endpoint(name=f"rank{rank}")) for rank in range(size)]
+
+            def work(rank):
+                try:
+                    with Communicator(
+                        endpoints[rank], rank=rank, size=size, store=store, sites=sites, settings=settings
+                    ) as comm:
+                        results[rank] = body(comm)
+                        comm.barrier()
+                except Exception as error:
+                    errors[rank] = error
+
+            threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive(), "a rank hangs"
+        for error in errors:
+            if error is not None:
+                raise error
+        return results
+
+
+@pytest.fixture(params=["sockets", "memory"])
+def ranks(request):
+    return Ranks(request.param)
 
 
 def numbers(rank, count, dtype=np.float32):
@@ -66,7 +82,7 @@ def numbers(rank, count, dtype=np.float32):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
-def test_all_reduce_sums_and_all_ranks_hold_equal_bits(size):
+def test_all_reduce_sums_and_all_ranks_hold_equal_bits(ranks, size):
     def body(comm):
         outputs = []
         for count in COUNTS:
@@ -75,7 +91,7 @@ def test_all_reduce_sums_and_all_ranks_hold_equal_bits(size):
             outputs.append(data)
         return outputs
 
-    results = run_ranks(size, body, seed=size)
+    results = ranks.run(size, body, seed=size)
     for index, count in enumerate(COUNTS):
         exact = sum(numbers(rank, count, np.float32).astype(np.float64) for rank in range(size))
         np.testing.assert_allclose(results[0][index], exact, rtol=1e-4, atol=1e-5)
@@ -83,17 +99,17 @@ def test_all_reduce_sums_and_all_ranks_hold_equal_bits(size):
             assert results[rank][index].tobytes() == results[0][index].tobytes()
 
 
-def test_reruns_give_the_same_bits_whatever_the_timing():
+def test_reruns_give_the_same_bits_whatever_the_timing(ranks):
     def body(comm):
         data = numbers(comm.rank, 20_000)
         comm.all_reduce(data)
         return data.tobytes()
 
-    assert len({run_ranks(4, body, seed=seed)[0] for seed in range(4)}) == 1
+    assert len({ranks.run(4, body, seed=seed)[0] for seed in range(4)}) == 1
 
 
 @pytest.mark.parametrize("sites", [["a", "a", "b", "b"], ["a", "b", "a"], ["a", "b", "b", "b", "c"]])
-def test_all_reduce_across_sites(sites):
+def test_all_reduce_across_sites(ranks, sites):
     size = len(sites)
 
     def body(comm):
@@ -103,7 +119,7 @@ def test_all_reduce_across_sites(sites):
         comm.all_reduce(mean, "mean")
         return data, mean
 
-    results = run_ranks(size, body, seed=1, sites=sites)
+    results = ranks.run(size, body, seed=1, sites=sites)
     exact = sum(numbers(rank, 30_001, np.int64) for rank in range(size))
     mean = sum(numbers(rank, 30_001, np.float64) for rank in range(size)) / size
     for data, averaged in results:
@@ -114,7 +130,7 @@ def test_all_reduce_across_sites(sites):
 
 @pytest.mark.parametrize("count", [10, 5000])
 @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
-def test_all_reduce_ops(op, count):
+def test_all_reduce_ops(ranks, op, count):
     def body(comm):
         data = numbers(comm.rank, count, np.float64)
         comm.all_reduce(data, op)
@@ -122,12 +138,12 @@ def test_all_reduce_ops(op, count):
 
     stacked = np.stack([numbers(rank, count, np.float64) for rank in range(3)])
     function = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max, "product": np.prod}[op]
-    for result in run_ranks(3, body):
+    for result in ranks.run(3, body):
         np.testing.assert_allclose(result, function(stacked, axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("op", ["and", "or", "xor"])
-def test_all_reduce_bitwise(op):
+def test_all_reduce_bitwise(ranks, op):
     def body(comm):
         data = numbers(comm.rank, 100, np.int32)
         comm.all_reduce(data, op)
@@ -135,13 +151,13 @@ def test_all_reduce_bitwise(op):
 
     function = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op]
     expected = function.reduce([numbers(rank, 100, np.int32) for rank in range(3)])
-    for result in run_ranks(3, body):
+    for result in ranks.run(3, body):
         np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 100, 3000])
-def test_reduce_scatter_and_all_gather(size, count):
+def test_reduce_scatter_and_all_gather(ranks, size, count):
     def body(comm):
         data = numbers(comm.rank, count * size, np.int64)
         before = data.copy()
@@ -161,11 +177,11 @@ def test_reduce_scatter_and_all_gather(size, count):
         return whole
 
     exact = sum(numbers(rank, count * size, np.int64) for rank in range(size))
-    for result in run_ranks(size, body, seed=3):
+    for result in ranks.run(size, body, seed=3):
         np.testing.assert_array_equal(result, exact)
 
 
-def test_reduce_scatter_of_uneven_blocks():
+def test_reduce_scatter_of_uneven_blocks(ranks):
     counts = [3000, 0, 17]
 
     def body(comm):
@@ -174,13 +190,13 @@ def test_reduce_scatter_of_uneven_blocks():
         comm.reduce_scatter(out, blocks)
         return out
 
-    for rank, result in enumerate(run_ranks(3, body)):
+    for rank, result in enumerate(ranks.run(3, body)):
         np.testing.assert_array_equal(result, np.full(counts[rank], 6, np.float32))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [7, 9000])
-def test_broadcast_and_reduce(size, count):
+def test_broadcast_and_reduce(ranks, size, count):
     def body(comm):
         for root in range(size):
             data = numbers(comm.rank, count)
@@ -192,11 +208,11 @@ def test_broadcast_and_reduce(size, count):
             everybody = sum(numbers(rank, count, np.int32) for rank in range(size))
             np.testing.assert_array_equal(total, everybody if comm.rank == root else own)
 
-    run_ranks(size, body, seed=4)
+    ranks.run(size, body, seed=4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_all_to_all_gather_and_scatter(size):
+def test_all_to_all_gather_and_scatter(ranks, size):
     def body(comm):
         rank = comm.rank
         sends = [np.full(1000 * ((rank + q) % 3), 10 * rank + q, np.int16) for q in range(size)]
@@ -214,10 +230,10 @@ def test_all_to_all_gather_and_scatter(size):
             comm.scatter(out, inputs, root)
             assert (out == rank).all()
 
-    run_ranks(size, body, seed=5)
+    ranks.run(size, body, seed=5)
 
 
-def test_queued_operations_run_in_order():
+def test_queued_operations_run_in_order(ranks):
     def body(comm):
         data = [np.full(count, comm.rank + 1, np.int64) for count in (3, 9000, 40, 20_000)]
         handles = [comm.all_reduce(item, background=True) for item in data for _ in range(2)]
@@ -226,12 +242,12 @@ def test_queued_operations_run_in_order():
         assert all(handle.done() for handle in handles)
         return data, last
 
-    for data, last in run_ranks(3, body, seed=6):
+    for data, last in ranks.run(3, body, seed=6):
         assert all((item == 18).all() for item in data)
         assert (last == 3).all()
 
 
-def test_half_precision_vectors():
+def test_half_precision_vectors(ranks):
     def body(comm):
         half = numbers(comm.rank, 3000, np.float16)
         comm.all_reduce(half)
@@ -239,13 +255,13 @@ def test_half_precision_vectors():
         comm.all_reduce(Vector(bits.view(np.uint8), ElementType.BFLOAT16))
         return half, bits
 
-    results = run_ranks(2, body)
+    results = ranks.run(2, body)
     exact = numbers(0, 3000, np.float16) + numbers(1, 3000, np.float16)
     np.testing.assert_array_equal(results[0][0], exact)
     assert results[0][1].tobytes() == results[1][1].tobytes()
 
 
-def test_sends_and_receives_pair_by_tag():
+def test_sends_and_receives_pair_by_tag(ranks):
     def body(comm):
         other = 1 - comm.rank
         incoming = [np.empty(1000, np.float32) for _ in range(4)]
@@ -259,10 +275,10 @@ def test_sends_and_receives_pair_by_tag():
         for tag in range(4):
             assert (incoming[tag] == 10 * other + tag).all()
 
-    run_ranks(2, body, seed=7)
+    ranks.run(2, body, seed=7)
 
 
-def test_more_receives_than_a_peer_can_be_told_of_at_once():
+def test_more_receives_than_a_peer_can_be_told_of_at_once(ranks):
     def body(comm):
         buffers = [np.full(1, index, np.int64) for index in range(600)]
         call = comm.send if comm.rank == 0 else comm.receive
@@ -273,10 +289,10 @@ def test_more_receives_than_a_peer_can_be_told_of_at_once():
             handle.wait(10)
         assert [buffer[0] for buffer in buffers] == list(range(600))
 
-    run_ranks(2, body)
+    ranks.run(2, body)
 
 
-def test_barrier_waits_for_the_last():
+def test_barrier_waits_for_the_last(ranks):
     left = []
 
     def body(comm):
@@ -286,11 +302,11 @@ def test_barrier_waits_for_the_last():
         comm.barrier()
         left.append(("out", comm.rank))
 
-    run_ranks(3, body)
+    ranks.run(3, body)
     assert [kind for kind, _ in left] == ["in"] * 3 + ["out"] * 3
 
 
-def test_abort_unblocks_every_waiter_at_once():
+def test_abort_unblocks_every_waiter_at_once(ranks):
     started = time.monotonic()
 
     def body(comm):
@@ -310,11 +326,11 @@ def test_abort_unblocks_every_waiter_at_once():
         return True
 
     with pytest.raises(CommunicatorAborted):
-        run_ranks(3, body)
+        ranks.run(3, body)
     assert time.monotonic() - started < 5
 
 
-def test_a_missing_peer_is_named_when_time_is_up():
+def test_a_missing_peer_is_named_when_time_is_up(ranks):
     def body(comm):
         comm.barrier()
         if comm.rank == 0:
@@ -325,15 +341,15 @@ def test_a_missing_peer_is_named_when_time_is_up():
         return True
 
     with pytest.raises(CommunicatorAborted):
-        run_ranks(2, body)
+        ranks.run(2, body)
 
 
-def test_different_calls_are_noticed():
+def test_different_calls_are_noticed(ranks):
     def body(comm):
         comm.all_reduce(np.zeros(10 + comm.rank, np.float32))
 
     with pytest.raises((CollectiveMismatch, CommunicatorAborted)):
-        run_ranks(2, body)
+        ranks.run(2, body)
 
 
 @pytest.mark.parametrize(
