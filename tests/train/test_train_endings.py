@@ -17,7 +17,7 @@ def test_a_killed_rank_ends_the_run_with_one_clear_message_and_no_orphan(start):
     os.kill(pids[2], signal.SIGKILL)
     began = time.monotonic()
     assert run.end() == 3
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 15
     errors = [line for line in run.stderr.splitlines() if line.startswith("error:")]
     assert errors == ["error: rank 2 was killed by SIGKILL"]
     assert "Traceback" not in run.stderr
@@ -33,7 +33,7 @@ def test_ctrl_c_stops_after_the_step_and_still_writes_the_report(start):
     os.kill(run.process.pid, signal.SIGINT)
     began = time.monotonic()
     assert run.end() == 130
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 15
     assert "Traceback" not in run.stderr
     assert not any(run.is_alive(pid) for pid in pids)
     assert run.end_event["status"] == "interrupted"
