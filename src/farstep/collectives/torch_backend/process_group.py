@@ -20,13 +20,13 @@ from farstep.collectives.communicator import Communicator
 from farstep.collectives.operations import Handle
 from farstep.collectives.reduction import ReduceOp
 from farstep.collectives.torch_backend.process_endpoint import MrcOptions, process_endpoint
+from farstep.collectives.torch_backend.registration import BACKEND_NAME
 from farstep.collectives.torch_backend.store import TorchStore
 from farstep.collectives.torch_backend.tensors import Staging
 from farstep.collectives.torch_backend.work import MrcWork
 from farstep.collectives.vector import Vector
 from farstep.engine import EngineError
 
-BACKEND_NAME = "mrc"
 _REDUCE_OPS: tuple[tuple[Any, ReduceOp], ...] = (
     (dist.ReduceOp.SUM, "sum"),
     (dist.ReduceOp.AVG, "mean"),
@@ -39,14 +39,16 @@ _REDUCE_OPS: tuple[tuple[Any, ReduceOp], ...] = (
 )
 
 
-def register_torch_backend() -> None:
-    """Makes ``torch.distributed`` know the backend "mrc". Safe to call more than once."""
-    if BACKEND_NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+def create_process_group(backend_options: Any, options: Any) -> MrcProcessGroup:
+    """Makes the process group torch asks for.
 
+    Args:
+        backend_options: what torch says of the group.
+        options: the caller's ``pg_options``.
 
-def _create(backend_options: Any, options: Any) -> MrcProcessGroup:
-    """Called by torch for every process group of this backend."""
+    Raises:
+        TypeError: the options are not :class:`MrcOptions`.
+    """
     if options is not None and not isinstance(options, MrcOptions):
         raise TypeError(f"pg_options is a {type(options).__name__}; the backend mrc takes MrcOptions")
     return MrcProcessGroup(

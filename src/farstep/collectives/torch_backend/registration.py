@@ -1,0 +1,25 @@
+"""Tells torch of the backend; everything else loads when a process group is made.
+
+Torch calls this while it is being imported itself, so that it must be quick and must not fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+BACKEND_NAME = "mrc"
+
+
+def register_torch_backend() -> None:
+    """Makes ``torch.distributed`` know the backend "mrc". Safe to call more than once."""
+    if dist.is_available() and BACKEND_NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(backend_options: Any, options: Any) -> dist.ProcessGroup:
+    """Called by torch for every process group of this backend."""
+    from farstep.collectives.torch_backend.process_group import create_process_group
+
+    return create_process_group(backend_options, options)
