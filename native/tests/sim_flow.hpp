@@ -83,7 +83,7 @@ struct Flow {
     std::vector<uint32_t> immediate_messages;
     std::vector<bool> placed;
     std::vector<uint16_t> last_ev;
-    std::vector<uint8_t> transmissions;
+    std::vector<uint32_t> transmissions;
     uint64_t sent_psns = 0, completed = 0, popped = 0, done_checked = 0;
     uint64_t placed_bytes = 0, last_placed_ns = 0;
     uint32_t tail = 0;                // of the slices
@@ -152,8 +152,9 @@ inline void check_burst(Flow& f, const TxBurst& b, const Connection& c, const Co
             f.last_ev.push_back(kNoEv);
             f.transmissions.push_back(0);
         }
-        SIM_CHECK(f.transmissions[i] < 250, "flow %u: packet %llu sent 250 times", f.id, static_cast<unsigned long long>(i));
-        ++f.transmissions[i];
+        // The retry budget bounds how often; what the receiver refused for lack of room is tried again without end.
+        SIM_CHECK(++f.transmissions[i] < 250 + c.sender().counters().nacks, "flow %u: packet %llu sent 250 times", f.id,
+                  static_cast<unsigned long long>(i));
         if (again && f.last_ev[i] == ev) {
             const uint8_t plane = c.paths().plane(ev);
             uint32_t others = c.paths().good_count(plane);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,8 @@ public:
     }
     std::vector<Link>& links() { return links_; }
 
+    std::function<bool(const Datagram&)> on_carry;  // true: this one is lost
+
     uint64_t now() const { return now_; }
     const NetworkCounters& counters() const { return counters_; }
     uint64_t trace() const { return trace_; }
@@ -131,6 +134,7 @@ public:
         ++counters_.sent;
         note_packet(d);
         Link& l = link(d.from, d.to, port, d.arrival.local_port);
+        if (on_carry && on_carry(d)) return drop(i, counters_.lost);
         if (is_silent(l, d)) return drop(i, counters_.silenced);
         if (chance(l.loss)) return drop(i, counters_.lost);
         if (!queue(l, d)) return drop(i, counters_.overflowed);

@@ -49,7 +49,8 @@ public:
     EndpointCore& core(uint32_t e) { return *hosts_[e].core; }
     Flow& flow(uint32_t f) { return flows_[f]; }
     std::deque<Flow>& flows() { return flows_; }
-    Connection* connection(const Flow& f) { return core(f.from).connection(f.from_slot); }
+    Connection* connection(const Flow& f) { return f.closed ? nullptr : core(f.from).connection(f.from_slot); }
+    Connection* receiver(const Flow& f) { return connection(flows_[f.reverse]); }
 
     void add_endpoint(uint32_t e, const EndpointConfig& c, size_t arena_bytes) {
         hosts_[e].core = std::make_unique<EndpointCore>(c);
@@ -305,7 +306,7 @@ private:
         SIM_CHECK(!accepted, "a packet for no region was accepted");
     }
     uint64_t received_packets(const Flow& f) {
-        Connection* c = core(f.to).connection(f.to_slot);
+        Connection* c = receiver(f);
         return c ? c->receiver().counters().packets : 0;
     }
     uint64_t all_received(uint32_t e) {
@@ -330,7 +331,7 @@ private:
         const Connection& c = *connection(*f);
         SIM_CHECK(c.paths().state(static_cast<EvIndex>(b.ev_value)) != EvState::Denied, "flow %u: a denied entropy value is used", f->id);
         if (!b.is_control) {
-            check_burst(*f, b, c, core(f->to).connection(f->to_slot));
+            check_burst(*f, b, c, receiver(*f));
             const auto& cc = core(e).destination(f->from_slot)->cc;
             SIM_CHECK(b.count == 1 || cc.inflight_bytes() <= static_cast<int64_t>(cc.cwnd_bytes()), "flow %u: window exceeded", f->id);
         }
@@ -366,7 +367,7 @@ private:
     }
     /// Takes immediates of `f` at its receiving end.
     void consume(Flow& f) {
-        Connection* c = core(f.to).connection(f.to_slot);
+        Connection* c = receiver(f);
         if (!c) return;
         check_received(f, *c);
         if (f.consume_every_ns) {
@@ -387,7 +388,7 @@ private:
         f.consume_scheduled = true;
         at(now() + f.consume_every_ns, [this, &f] {
             f.consume_scheduled = false;
-            if (!core(f.to).connection(f.to_slot) || hosts_[f.to].vanished) return;
+            if (!receiver(f) || hosts_[f.to].vanished) return;
             pop(f);
             after(f.to);
         });

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "farstep/config.hpp"
+#include "farstep/control_paths.hpp"
 #include "farstep/receiver.hpp"
 #include "farstep/sender.hpp"
 
@@ -28,11 +29,6 @@ struct TxBurst {
     Segment segments[kMaxBurst_packets];
 };
 
-/// A way between one local and one remote port. Connections spread over these; MRC's plane, seen from the endpoint.
-struct PlaneLink {
-    uint8_t local_port = 0, remote_port = 0;
-};
-
 struct ProbeCounters {
     uint64_t sent = 0, answered = 0, lost = 0;
 };
@@ -40,7 +36,8 @@ struct ProbeCounters {
 class Connection {
 public:
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
-        : config_(c), cc_(&cc), paths_(c.paths), sender_(c, cc, paths_), receiver_(c), num_planes_(num_planes) {
+        : config_(c), cc_(&cc), paths_(c.paths), sender_(c, cc, paths_), receiver_(c),
+          control_paths_(links, num_planes), num_planes_(num_planes) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
     }
@@ -86,7 +83,7 @@ public:
             return;
         }
         note_heard(now);
-        last_plane_ = plane_of(a.local_port);
+        control_paths_.on_arrival(a.local_port);
         receiver_.on_data(p, a, regions);
     }
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
@@ -98,7 +95,7 @@ public:
             return;
         }
         note_heard(now);
-        last_plane_ = plane_of(a.local_port);
+        control_paths_.on_arrival(a.local_port);
         receiver_.on_probe(p, a);
     }
     void on_sack(uint64_t now, const wire::Packet& p) noexcept {
@@ -106,7 +103,7 @@ public:
         note_heard(now);
         sender_.on_sack(now, p);
         if (p.seth.probe_reply) on_probe_reply(now, p);
-        else if (sender_.last_trigger_ev() != kNoEv) refresh_reverse(now, sender_.last_trigger_ev());
+        else if (sender_.last_trigger_ev() != kNoEv) control_paths_.on_answered(paths_.plane(sender_.last_trigger_ev()));
         check_planes(now);
     }
     void on_nack(uint64_t now, const wire::Packet& p) noexcept {
@@ -189,14 +186,13 @@ public:
         if (owes_fatal_) return poll_fatal(now, p, ev);
         if (!is_open()) return false;
         if (receiver_.poll_control(now, p)) {
-            ev = reverse_ev(now);
+            ev = control_paths_.answer(now, paths_);
             maybe_refresh(now);
             return ev != kNoEv;
         }
         if (state_probe_due_) {
             state_probe_due_ = false;
-            ev = paths_.pick(now, usable_, kNoEv, 0);
-            if (ev == kNoEv) ev = any_ev();
+            ev = control_paths_.probe(now, paths_);
             return ev != kNoEv && put_probe(now, ev, false, p);
         }
         EvIndex bad = kNoEv;
@@ -209,7 +205,7 @@ public:
     }
 
     /// Entropy value for an endpoint operation to this peer.
-    EvIndex control_ev(uint64_t now) noexcept { return reverse_ev(now); }
+    EvIndex control_ev(uint64_t now) noexcept { return control_paths_.answer(now, paths_); }
 
     /// Measures the paths before there is traffic, and watches over the peer from now on.
     void start(uint64_t now) noexcept {
@@ -219,8 +215,7 @@ public:
 
 private:
     static constexpr uint32_t kMaxProbes = 64;
-    static constexpr uint64_t kReverseFresh_ns = 2'000'000'000;   // MRC §4.6
-    static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per round trip on longer paths
+    static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per plane and round trip on longer paths
     static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
     static constexpr uint64_t kDeafProbe_ns = 20'000'000, kDeafAfterRtts = 4;
     static constexpr uint64_t kFirstProbeTimeout_ns = 1'000'000'000;  // before anything is known of the distance
@@ -280,7 +275,7 @@ private:
             : error_ == ConnectionError::None || error_ == ConnectionError::RemoteClosed ? FatalCode::Closed
                                                                                         : FatalCode::Aborted);
         p.neth.nack_psn = static_cast<uint32_t>(receiver_.expected_psn()) & wire::kPsnMask;
-        ev = reverse_ev(now);
+        ev = control_paths_.answer(now, paths_);
         return ev != kNoEv;
     }
 
@@ -305,6 +300,7 @@ private:
         ++probe_counters_.lost;
         --num_outstanding_;
         if (q.watches_ev) paths_.on_probe_lost(now, q.ev);
+        else control_paths_.on_unanswered(paths_.plane(q.ev));
         q.ev = kNoEv;
     }
     void expire_probes(uint64_t now) noexcept {
@@ -326,47 +322,18 @@ private:
         --num_outstanding_;
         ++probe_counters_.answered;
         if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
-        refresh_reverse(now, ev);
+        control_paths_.on_answered(paths_.plane(ev));
         if (!sender_.on_probe_answered(now, q.sent_ns, rtt, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
         paths_.set_rtt(sender_.first_rtt_ns());
     }
 
-    void refresh_reverse(uint64_t now, EvIndex ev) noexcept {
-        const uint8_t plane = paths_.plane(ev);
-        if (plane >= num_planes_) return;
-        reverse_[plane] = ev;
-        reverse_until_[plane] = now + kReverseFresh_ns;
-    }
     // Where data comes in and none goes out, nothing else would tell whether the way back still works (MRC §4.6).
     void maybe_refresh(uint64_t now) noexcept {
         const uint64_t rtt = sender_.first_rtt_ns();
         const uint64_t interval = rtt > kRefreshInterval_ns ? rtt : kRefreshInterval_ns;
-        if (now - last_refresh_ns_ < interval) return;
+        if (now - last_refresh_ns_ < interval / num_planes_) return;
         last_refresh_ns_ = now;
         if (sender_.inflight_bytes() == 0) state_probe_due_ = true;
-    }
-
-    // Control packets go round the planes whose reverse path was confirmed lately, else back where the data came from.
-    EvIndex reverse_ev(uint64_t now) noexcept {
-        for (uint32_t n = 0; n < num_planes_; ++n) {
-            const uint32_t plane = (next_reverse_ + n) % num_planes_;
-            const EvIndex ev = reverse_[plane];
-            if (!(usable_ >> plane & 1) || reverse_until_[plane] <= now || ev == kNoEv) continue;
-            if (paths_.state(ev) != EvState::Good && paths_.state(ev) != EvState::Skip) continue;
-            next_reverse_ = plane + 1;
-            return ev;
-        }
-        EvIndex ev = paths_.pick(now, usable_ & (1ull << last_plane_), kNoEv, 0);
-        if (ev == kNoEv) ev = paths_.pick(now, usable_, kNoEv, 0);
-        return ev == kNoEv ? any_ev() : ev;
-    }
-    EvIndex any_ev() noexcept {  // every path looks bad: walk over all of them rather than fall silent
-        const uint32_t n = paths_.size();
-        for (uint32_t k = 0; k < n; ++k) {
-            const EvIndex ev = static_cast<EvIndex>(any_cursor_++ % n);
-            if (paths_.state(ev) != EvState::Denied && (usable_ >> paths_.plane(ev) & 1)) return ev;
-        }
-        return kNoEv;
     }
 
     void check_planes(uint64_t now) noexcept {
@@ -379,6 +346,7 @@ private:
     PathSet paths_;
     Sender sender_;
     Receiver receiver_;
+    ControlPaths control_paths_;
     PlaneLink links_[kMaxPlanes]{};
     uint32_t num_planes_;
     uint64_t usable_ = ~0ull;
@@ -393,10 +361,6 @@ private:
     uint64_t heard_ns_ = 0, last_path_probe_ns_ = 0;
     uint32_t unanswered_ = 0;  // requests for a sign of life in a row
     uint64_t keepalive_ns_ = kNever;
-    EvIndex reverse_[kMaxPlanes] = {};
-    uint64_t reverse_until_[kMaxPlanes] = {};
-    uint32_t next_reverse_ = 0, any_cursor_ = 0;
-    uint8_t last_plane_ = 0;
     uint64_t completed_at_failure_ = 0;
     uint64_t last_refresh_ns_ = 0, planes_inferred_down_ = 0;
     ProbeCounters probe_counters_;

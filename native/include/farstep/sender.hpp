@@ -198,9 +198,11 @@ public:
         if (una_ == next_psn_) {
             if (now < completion_deadline_ns_ || queue_.completed() == queue_.next_message()) return true;
             wants_probe = true;  // every packet arrived, the completion got lost
-            ++backoff_;
+            const bool first = !completion_asked_;  // asked early, as with a soft timeout, and at no cost
+            completion_asked_ = true;
+            if (!first) ++backoff_;
             completion_deadline_ns_ = now + rto_ns();
-            return ++retries_ <= retry_budget();
+            return first || ++retries_ <= retry_budget();
         }
         if (now >= held_until_ns_) release_held();
         if (is_only_held()) return true;
@@ -455,7 +457,8 @@ private:
         rto_deadline_ns_ = now + rto_ns();
         soft_fired_ = false;
         soft_deadline_ns_ = now + soft_timeout_ns();
-        completion_deadline_ns_ = now + rto_ns();
+        completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
+        completion_asked_ = false;
     }
 
     // ---- loss ------------------------------------------------------------------------------------------------------
@@ -590,7 +593,7 @@ private:
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
-    bool soft_fired_ = false, asks_ = false;
+    bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     uint64_t asked_ns_ = 0;
     EvIndex last_trigger_ev_ = kNoEv;
     RoundTrip rtt_, plane_rtt_[kMaxPorts];

@@ -1,0 +1,91 @@
+// Which entropy values control packets take.
+//
+// Answers go back over the plane that just delivered something, as long as probes on it get answered: it is alive in one
+// direction at least, and since the peer sprays its data, its answers are spread too. State probes visit every plane in
+// turn, so that no single dead plane can hide from them or silence them. (MRC §4.6 keeps one confirmed entropy value per
+// plane; here the value rotates as well, so that one that died costs a share of the answers and not all of a plane's.)
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "farstep/entropy.hpp"
+
+namespace farstep {
+
+/// A way between one local and one remote port. Connections spread over these; MRC's plane, seen from the endpoint.
+struct PlaneLink {
+    uint8_t local_port = 0, remote_port = 0;
+};
+
+class ControlPaths {
+public:
+    ControlPaths(const PlaneLink* links, uint32_t num_planes) : num_planes_(num_planes) {
+        assert(num_planes >= 1 && num_planes <= kMaxPlanes);
+        for (uint32_t i = 0; i < num_planes; ++i) by_port_[links[i].local_port % kMaxPlanes] |= 1ull << i;
+        arrivals_ = by_port_[links[0].local_port % kMaxPlanes];
+    }
+
+    /// Something came in on this port.
+    void on_arrival(uint8_t local_port) noexcept {
+        if (const uint64_t planes = by_port_[local_port % kMaxPlanes]) arrivals_ = planes;
+    }
+    /// The peer answered what we sent on this plane, or did not answer a probe.
+    void on_answered(uint8_t plane) noexcept {
+        if (plane < num_planes_) unanswered_[plane] = 0;
+    }
+    void on_unanswered(uint8_t plane) noexcept {
+        if (plane < num_planes_ && unanswered_[plane] < kSuspect) ++unanswered_[plane];
+    }
+
+    /// For an answer; kNoEv only where every entropy value is denied.
+    EvIndex answer(uint64_t now, PathSet& paths) noexcept {
+        const uint64_t usable = paths.plane_mask(), trusted = usable & ~suspects();
+        for (const uint64_t planes : {arrivals_ & trusted, trusted, usable}) {
+            const EvIndex ev = in_turn(now, planes, next_answer_, paths);
+            if (ev != kNoEv) return ev;
+        }
+        return any(paths);
+    }
+    EvIndex probe(uint64_t now, PathSet& paths) noexcept {
+        const EvIndex ev = in_turn(now, paths.plane_mask(), next_probe_, paths);
+        return ev == kNoEv ? any(paths) : ev;
+    }
+
+private:
+    static constexpr uint8_t kSuspect = 2;  // probes in a row without an answer: one may be lost by chance
+
+    uint64_t suspects() const noexcept {
+        uint64_t planes = 0;
+        for (uint32_t p = 0; p < num_planes_; ++p)
+            if (unanswered_[p] >= kSuspect) planes |= 1ull << p;
+        return planes;
+    }
+    EvIndex in_turn(uint64_t now, uint64_t planes, uint32_t& next, PathSet& paths) noexcept {
+        for (uint32_t n = 0; n < num_planes_; ++n) {
+            const uint32_t plane = (next + n) % num_planes_;
+            if (!(planes >> plane & 1)) continue;
+            const EvIndex ev = paths.pick(now, 1ull << plane, kNoEv, 0);
+            if (ev == kNoEv) continue;
+            next = plane + 1;
+            return ev;
+        }
+        return kNoEv;
+    }
+    // Every path looks bad: walk over all of them rather than fall silent.
+    EvIndex any(const PathSet& paths) noexcept {
+        for (uint32_t n = paths.size(); n; --n) {
+            const EvIndex ev = static_cast<EvIndex>(any_cursor_++ % paths.size());
+            if (paths.state(ev) != EvState::Denied && (paths.plane_mask() >> paths.plane(ev) & 1)) return ev;
+        }
+        return kNoEv;
+    }
+
+    uint32_t num_planes_;
+    uint64_t by_port_[kMaxPlanes] = {};  // planes of each local port
+    uint64_t arrivals_ = 0;              // planes the last packet may have come by
+    uint8_t unanswered_[kMaxPlanes] = {};
+    uint32_t next_answer_ = 0, next_probe_ = 0, any_cursor_ = 0;
+};
+
+}  // namespace farstep
