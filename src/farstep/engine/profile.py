@@ -82,7 +82,8 @@ class EndpointProfile:
             sends in one piece, at most MRC's 4096 (16,000 on loopback), and 1360 toward another site.
         burst_segments: packets that leave together on one entropy value. 1 sprays every packet on its own path;
             more let the kernel segment and merge, which is what makes user space fast.
-        mpr: receive window in units of 128 packets, 1 to 255.
+        mpr: receive window in units of 128 packets, 1 to 255. After a path fails silently it must hold what is sent
+            until the loss is noticed and made good, some three round trips: 64 carries 800 Mbit/s over 50 ms.
         wimm: write-immediates in flight at most.
         send_queue: messages handed to the protocol at once, a power of two; more wait in a queue without limit.
         immediate_queue: immediates received and not yet taken, a power of two.
@@ -104,7 +105,7 @@ class EndpointProfile:
 
     mtu_bytes: int | None = None
     burst_segments: int = 15
-    mpr: int = 16
+    mpr: int = 64
     wimm: int = 256
     send_queue: int = 1024
     immediate_queue: int = 4096
