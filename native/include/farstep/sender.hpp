@@ -204,7 +204,7 @@ public:
             completion_deadline_ns_ = now + rto_ns();
             return first || ++retries_ <= retry_budget();
         }
-        if (now >= held_until_ns_) release_held();
+        if (now >= held_until_ns_) release_held(now);
         if (is_only_held()) return true;
         if (now >= late_deadline_ns_) detect_losses(now);
         if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
@@ -329,7 +329,7 @@ private:
 
     void stamp(uint64_t now, uint64_t psn, PacketRecord& r, EvIndex ev) noexcept {
         // Only a first packet starts the clock: one sent again must not, or nobody would ever run out of retries.
-        if (psn == una_ && r.transmissions == 0) arm(now);
+        const bool starts = psn == una_ && r.transmissions == 0;
         r.tx_ns = now;
         r.ev = ev;
         r.ev_index = ++ev_sent_[ev];
@@ -342,6 +342,7 @@ private:
         ++counters_.packets;
         counters_.bytes += r.size_bytes;
         last_tx_ns_ = now;
+        if (starts) arm(now);
         const uint64_t soft = now + soft_timeout_ns();
         if (soft > soft_deadline_ns_ && !soft_fired_) soft_deadline_ns_ = soft;
     }
@@ -447,8 +448,13 @@ private:
         if (b.progress) {
             retries_ = 0;
             backoff_ = 0;
-            hold_ns_ = 0;
             arm(now);
+            if (held_until_ns_ != kNever) {
+                held_batch_ = held_batch_ < window_ ? 2 * held_batch_ : window_;
+                release_held(now);
+            } else {
+                hold_ns_ = 0;
+            }
         }
         detect_losses(now, b.shown_low, b.is_newest ? b.shown_high : b.shown_low);
     }
@@ -456,7 +462,10 @@ private:
     void arm(uint64_t now) noexcept {
         rto_deadline_ns_ = now + rto_ns();
         soft_fired_ = false;
-        soft_deadline_ns_ = now + soft_timeout_ns();
+        // Counted from the last packet sent: news of those before it does not put off the end of a message.
+        const uint64_t settled = now + slack_ns(rtt_);
+        soft_deadline_ns_ = last_tx_ns_ + soft_timeout_ns();
+        if (soft_deadline_ns_ < settled) soft_deadline_ns_ = settled;
         completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
         completion_asked_ = false;
     }
@@ -522,7 +531,8 @@ private:
     void hold(uint64_t now, PacketRecord& r) noexcept {
         inflight_bytes_ -= r.size_bytes;
         r.state = RecordState::Held;
-        if (held_until_ns_ == kNever) {
+        held_batch_ = 1;
+        if (held_until_ns_ == kNever || r.transmissions > 1) {
             hold_ns_ = hold_ns_ ? 2 * hold_ns_ : 2 * first_rtt_ns();
             if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
             if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
@@ -533,11 +543,18 @@ private:
         retries_ = 0;
     }
     bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
-    void release_held() noexcept {
+    // Tries the oldest of them, twice as many while they get through: a full queue is not asked for room it cannot have.
+    void release_held(uint64_t now) noexcept {
         held_until_ns_ = kNever;
+        uint32_t left = held_batch_;
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::Held) continue;
+            if (left == 0) {
+                held_until_ns_ = now + hold_ns_;
+                return;
+            }
+            --left;
             r.state = RecordState::Lost;
             r.by_timeout = false;
             ++num_lost_;
@@ -592,6 +609,7 @@ private:
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
+    uint32_t held_batch_ = 1;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     uint64_t asked_ns_ = 0;
