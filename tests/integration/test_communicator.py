@@ -23,6 +23,7 @@ from farstep.testing.memory_engine import MemoryFabric, MemoryStore
 SMALL = CommunicatorSettings(
     link=LinkSettings(slot_bytes=4096, num_slots=16),
     tree_bytes_max=256,
+    pair_bytes_max=512,
     eager_bytes_max=2048,
     chunk_bytes_min=512,
     timeout_s=20,

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from farstep.collectives import CommunicatorAborted, CommunicatorError, CommunicatorTimeout
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
-COUNTS = (1, 1000, 150_001)
-"""Elements per rank: recursive doubling, and with 150,001 the ring with placed transfers."""
+COUNTS = (1, 1000, 600_001)
+"""Elements per rank: recursive doubling, and with 600,001 the ring with placed transfers."""
 
 
 class Groups:
@@ -102,7 +102,9 @@ def check_broadcast_and_reduce(groups):
                 dist.broadcast(data, root)
                 other = torch.Generator().manual_seed(root)
                 expected = torch.randint(0, 60, (count,), generator=other).remainder(2)
-                assert torch.equal(data.to(torch.int64) if dtype != torch.complex64 else data.real.long(), expected)
+                assert torch.equal(
+                    data.to(torch.int64) if dtype != torch.complex64 else data.real.long(), expected
+                )
     for root in range(groups.size):
         gloo, mrc = (groups.tensor(5000, torch.int32) for _ in range(2))
         dist.reduce(gloo, root, group=groups.gloo)
@@ -400,14 +402,14 @@ def check_a_killed_peer_is_noticed(groups):
     started = time.monotonic()
     try:
         for _ in range(100):
-            work = groups.mrc.allreduce([data], make_options(seconds=8))
+            work = groups.mrc.allreduce([data], make_options(seconds=4))
             work.wait()
     except CommunicatorError as error:
         assert "rank 1" in str(error) or "rank1" in str(error), error
         assert "allreduce" in str(error).replace("_", ""), error
     else:
         raise AssertionError("no error although the peer is dead")
-    assert time.monotonic() - started < 12
+    assert time.monotonic() - started < 8
     try:
         dist.barrier()
     except CommunicatorAborted:

@@ -133,10 +133,9 @@ class Communicator:
         nbytes = vector.length_bytes
 
         def prepare() -> ReadyPlan:
-            block_bytes = nbytes if nbytes <= self.settings.tree_bytes_max else nbytes // self.size
-            return self._compile(
-                self._selection.all_reduce(vector.count, nbytes), nbytes, block_bytes, vector, op
-            )
+            schedule = self._selection.all_reduce(vector.count, nbytes)
+            block_bytes = nbytes // self.size if schedule.is_zero_copy else nbytes
+            return self._compile(schedule, nbytes, block_bytes, vector, op)
 
         def action(deadline_s: float) -> None:
             if vector.count == 0:
@@ -568,7 +567,7 @@ class Communicator:
             self.rank,
             itemsize_bytes=vector.element_type.itemsize_bytes,
             chunk_bytes=self._selection.chunk_bytes(block_bytes),
-            placement=self._selection.placement(total_bytes),
+            placement=self._selection.placement(schedule, total_bytes),
         )
         return ReadyPlan(plan, _check_word(schedule.name, total_bytes, vector.element_type.name, op, root))
 
