@@ -32,6 +32,8 @@ print("arrived")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if given := os.environ.get("FARSTEP_WHEEL"):  # built by `make wheel` just before
+        return Path(given)
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [
