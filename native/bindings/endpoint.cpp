@@ -364,6 +364,13 @@ public:
         });
         loop_->kick();
     }
+    uint32_t connection_path_count(uint32_t i) {
+        nb::gil_scoped_release r;
+        return loop_->with_core([&](EndpointCore& core, uint64_t) {
+            Connection* c = core.connection(i);
+            return c ? c->paths().size() : 0u;
+        });
+    }
     void set_ev_denied(uint32_t i, uint16_t ev, bool denied) {
         nb::gil_scoped_release r;
         loop_->with_core([&](EndpointCore& core, uint64_t now) {
@@ -566,6 +573,7 @@ void bind_endpoint(nb::module_& m) {
         .def("close_connection", &PyEndpoint::close_connection, nb::arg("index"))
         .def("connection_error", &PyEndpoint::connection_error, nb::arg("index"))
         .def("set_local_port", &PyEndpoint::set_local_port, nb::arg("port"), nb::arg("up"))
+        .def("connection_path_count", &PyEndpoint::connection_path_count, nb::arg("index"))
         .def("set_ev_denied", &PyEndpoint::set_ev_denied, nb::arg("index"), nb::arg("ev"), nb::arg("denied"))
         .def("connection_stats", &PyEndpoint::connection_stats, nb::arg("index"), nb::arg("with_paths"))
         .def("stats", &PyEndpoint::stats)

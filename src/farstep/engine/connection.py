@@ -208,8 +208,21 @@ class Connection:
         return ConnectionStats.from_native(self._native.connection_stats(self._check_index(), with_paths))
 
     def deny_path(self, ev_index: int, *, is_denied: bool = True) -> None:
-        """Takes an entropy value out of use, or gives it back, whatever its probes say (state DENIED)."""
-        self._native.set_ev_denied(self._check_index(), ev_index, is_denied)
+        """Takes an entropy value out of use, or gives it back, whatever its probes say (state DENIED).
+
+        Args:
+            ev_index: position among `stats(with_paths=True).paths`.
+            is_denied: whether to take it out.
+
+        Raises:
+            InvalidFieldError: there is no such entropy value.
+            EngineError: it is not connected.
+        """
+        index = self._check_connected()
+        count = self._native.connection_path_count(index)
+        if not 0 <= ev_index < count:
+            raise InvalidFieldError("ev_index", ev_index, f"0 to {count - 1}")
+        self._native.set_ev_denied(index, ev_index, is_denied)
 
     def __repr__(self) -> str:
         return f"<Connection {self._own.qpn:#08x}>"

@@ -56,13 +56,11 @@ class Endpoint:
         self.profile = profile or EndpointProfile()
         self.name = name
         self.site = site
+        if not 1 <= len(ports) <= _native.MAX_PORTS:
+            raise InvalidFieldError("ports", f"{len(ports)} ports", f"1 to {_native.MAX_PORTS} ports")
         self._port_configs = [
             PortConfig(p, plane=i) if isinstance(p, str) else p for i, p in enumerate(ports)
         ]
-        if not 1 <= len(self._port_configs) <= _native.MAX_PORTS:
-            raise InvalidFieldError(
-                "ports", f"{len(self._port_configs)} ports", f"1 to {_native.MAX_PORTS} ports"
-            )
         self._pid = os.getpid()
         seed = self.profile.seed if self.profile.seed is not None else secrets.randbits(64)
         self._random = random.Random(seed)
