@@ -272,7 +272,7 @@ private:
         }
         if (forced || bytes_since_sack_ >= sack_threshold_) {
             sack_due_ = true;
-            if (a.ecn_ce || p.bth.rtx) remember(last_);  // these SACKs must describe this very packet
+            if (a.ecn_ce || p.bth.rtx || p.bth.ack_request) remember(last_);  // these SACKs must describe this very packet
         }
     }
     void remember(const Trigger& t) noexcept {

@@ -248,6 +248,7 @@ private:
     // Before anything was measured. Long enough for any two places on Earth: giving up too early would only load a path
     // whose length nobody knows yet.
     static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
+    static constexpr uint64_t kPlaneNews_ns = 2'000'000;  // a few hundred answers a second at most
     static constexpr uint64_t kHoldMin_ns = 1'000'000, kHoldMax_ns = 100'000'000;  // while the peer has no room
 
     /// What one SACK changed, applied once at its end.
@@ -296,9 +297,18 @@ private:
         }
         // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
         // threshold takes longer to fill than a packet may be late.
-        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= slack_ns(rtt_) / 2;
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= slack_ns(rtt_) / 2 || misses_news(now, ev);
         if (asks_) asked_ns_ = now;
         return n;
+    }
+    // The peer answers every so many packets, and in step with our round over the planes that may be the same plane each
+    // time. Every plane's round trip must be known, so every plane is asked in its turn.
+    bool misses_news(uint64_t now, EvIndex ev) noexcept {
+        const uint8_t plane = paths_->plane(ev);
+        const uint64_t interval = rtt_.srtt_ns > kPlaneNews_ns ? rtt_.srtt_ns : kPlaneNews_ns;
+        if (plane >= kMaxPorts || now - plane_asked_ns_[plane] < interval) return false;
+        plane_asked_ns_[plane] = now;
+        return true;
     }
     bool can_send_next() const noexcept { return cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), queue_.next_has_immediate())); }
 
@@ -418,10 +428,7 @@ private:
         r.state = RecordState::Acked;
     }
     void flush_run(uint64_t now, Batch& b) noexcept {
-        if (b.run_ev != kNoEv && b.run_bytes) {
-            const bool is_trigger = b.rtt_valid && b.run_ev == b.trigger_ev;
-            paths_->on_acked(now, b.run_ev, b.run_bytes, is_trigger, is_trigger ? b.rtt_ns : 0);
-        }
+        if (b.run_ev != kNoEv && b.run_bytes) paths_->on_acked(now, b.run_ev, b.run_bytes, false, 0);
         b.run_bytes = 0;
     }
 
@@ -431,6 +438,8 @@ private:
             rtt_.sample(b.rtt_ns);
             const uint8_t plane = paths_->plane(b.trigger_ev);
             if (plane < kMaxPorts) plane_rtt_[plane].sample(b.rtt_ns);
+            // Apart from its bytes: an answer by a longer way may find them acknowledged already.
+            paths_->on_acked(now, b.trigger_ev, 0, true, b.rtt_ns);
         }
         if (p.cc.rcv_cwnd_pen || p.cc.restore_cwnd)
             cc_->on_receiver_penalty(now, b.newly_bytes, p.cc.rcv_cwnd_pen, p.cc.restore_cwnd);
@@ -612,7 +621,7 @@ private:
     uint32_t held_batch_ = 1;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
-    uint64_t asked_ns_ = 0;
+    uint64_t asked_ns_ = 0, plane_asked_ns_[kMaxPorts] = {};
     EvIndex last_trigger_ev_ = kNoEv;
     RoundTrip rtt_, plane_rtt_[kMaxPorts];
     SenderCounters counters_;
