@@ -95,6 +95,13 @@ public:
         loop_.drop_task(*run_);
         is_through_ = true;
     }
+    /// The loop may be at work on the run: read under its lock.
+    std::tuple<size_t, size_t, bool> progress(uint32_t link) const {
+        nb::gil_scoped_release r;
+        return loop_.with_core([&](EndpointCore&, uint64_t) {
+            return std::tuple(run_->sent(link), run_->received(link), run_->is_awaited(link));
+        });
+    }
     const CollectiveRun& get() const { return *run_; }
 
 private:
@@ -137,6 +144,6 @@ void bind_collective(nb::module_& m) {
         .def_prop_ro("failed_link", [](const PyRun& r) { return r.get().failed_link(); })
         .def_prop_ro("foreign_tag", [](const PyRun& r) { return r.get().foreign_tag(); })
         .def("progress", [](const PyRun& r, uint32_t link) {
-            return std::tuple(r.get().sent(link), r.get().received(link), r.get().is_awaited(link));
+            return r.progress(link);
         }, "link"_a, "Chunks sent and received on a link, and whether it is waited for.");
 }

@@ -128,7 +128,7 @@ public:
     }
     /// Gives a consumed slot back, together with others once `batch` of them have come together.
     bool release(LoopAccess& loop, uint32_t slot, uint32_t batch) noexcept {
-        assert(num_owed_ < kMaxSlots);
+        if (num_owed_ == kMaxSlots) return false;  // more than there are: the peer used slots without their credit
         owed_[num_owed_++] = static_cast<uint8_t>(slot);
         return num_owed_ < batch || flush_credits(loop);
     }
@@ -351,6 +351,7 @@ private:
                 return fail(Status::Mismatch, i);
             }
             s.link->pop_front();
+            ++s.received;
             if (arrival.slot >= 0) {
                 take(a, s.link->slot_address(static_cast<uint32_t>(arrival.slot)));
                 const uint32_t batch = plan_.is_eager ? kEagerCreditBatch : kDirectCreditBatch;
@@ -359,7 +360,6 @@ private:
                     if (is_awaited(i)) return fail(Status::LinkFailed, i);
                 }
             }
-            ++s.received;
             done(a);
         }
     }
