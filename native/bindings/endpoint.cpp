@@ -285,9 +285,11 @@ public:
         for (const Address& a : p.peer_addresses) addresses.push_back(to_socket(a));
         std::vector<PlaneLink> links;
         for (const auto& [local, remote] : p.links) links.push_back({local, remote});
+        if (p.entropy_values.size() > kMaxEvs) throw std::invalid_argument("too many entropy values");
         nb::gil_scoped_release r;
         loop_->set_peer(index, std::move(addresses));
         loop_->with_core([&](EndpointCore& core, uint64_t) {
+            if (!core.is_reserved(index)) throw std::runtime_error("the connection is not reserved, or open already");
             ConnectionConfig c = p.connection;
             c.qpn = core.reserved_qpn(index);
             c.start_psn = core.reserved_start_psn(index);
@@ -374,10 +376,10 @@ public:
     void set_ev_denied(uint32_t i, uint16_t ev, bool denied) {
         nb::gil_scoped_release r;
         loop_->with_core([&](EndpointCore& core, uint64_t now) {
-            Connection* c = core.connection(i);
-            if (c && ev < c->paths().size()) denied ? c->paths().deny(now, ev) : c->paths().allow(now, ev);
+            core.set_ev_denied(now, i, ev, denied);
             return 0;
         });
+        loop_->kick();
     }
 
     nb::dict connection_stats(uint32_t i, bool with_paths) {
@@ -548,6 +550,7 @@ void bind_endpoint(nb::module_& m) {
     nb::set_leak_warnings(false);
     m.attr("REJECTED") = EventLoop::kRejected;
     m.attr("MAX_PORTS") = kMaxPorts;
+    m.attr("MAX_ENTROPY_VALUES") = kMaxEvs;
     m.attr("MAX_BURST_PACKETS") = kMaxBurst_packets;
     bind_parameters(m);
     nb::class_<PyEndpoint>(m, "NativeEndpoint", "Sockets, event loop and protocol state of one endpoint.")

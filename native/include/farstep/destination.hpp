@@ -21,6 +21,7 @@ struct Destination {
     uint64_t pace_free_ns = 0;
     uint32_t connections = 0;
     uint32_t sample_connection = 0;  // some live connection: endpoint operations borrow its paths
+    bool has_room = false;  // the window opened and the connections have not been looked at yet
     bool owes_port_update = false;
     uint64_t port_update_deadline_ns = kNever;
     uint16_t port_update_id = 0;
@@ -34,9 +35,8 @@ struct Destination {
 
 class DestinationTable {
 public:
-    static constexpr uint32_t kCapacity = 1024;  // peers of one endpoint with a live connection
-
-    DestinationTable() : storage_(new Storage) {}
+    /// Room for as many peers as there can be connections.
+    explicit DestinationTable(uint32_t capacity) : capacity_(capacity), storage_(new Storage[capacity]) {}
 
     /// The destination of a peer, made anew if no connection to it is left.
     Destination& join(uint64_t peer_id, const NsccConfig& cc) noexcept {
@@ -48,7 +48,7 @@ public:
         if (spare) {
             spare->~Destination();
         } else {
-            assert(size_ < kCapacity);
+            assert(size_ < capacity_);
             spare = begin() + size_++;
         }
         new (spare) Destination(cc);
@@ -62,21 +62,21 @@ public:
         d.owes_port_update = d.owes_port_answer = false;
         return false;
     }
-    Destination* begin() noexcept { return reinterpret_cast<Destination*>(storage_->bytes); }
+    Destination* begin() noexcept { return reinterpret_cast<Destination*>(storage_.get()); }
     Destination* end() noexcept { return begin() + size_; }
-    const Destination* begin() const noexcept { return reinterpret_cast<const Destination*>(storage_->bytes); }
+    const Destination* begin() const noexcept { return reinterpret_cast<const Destination*>(storage_.get()); }
     const Destination* end() const noexcept { return begin() + size_; }
 
 private:
     struct Storage {
-        alignas(Destination) uint8_t bytes[sizeof(Destination) * kCapacity];
+        alignas(Destination) uint8_t bytes[sizeof(Destination)];
     };
     static Destination& joined(Destination& d) noexcept {
         ++d.connections;
         return d;
     }
-    std::unique_ptr<Storage> storage_;
-    uint32_t size_ = 0;
+    uint32_t capacity_, size_ = 0;
+    std::unique_ptr<Storage[]> storage_;
 };
 
 }  // namespace farstep

@@ -25,7 +25,8 @@ public:
     explicit EndpointCore(const EndpointConfig& c)
         : config_(c), regions_(c.max_regions), rng_(c.seed), connections_(new Slot[c.max_connections]),
           deadlines_(new uint64_t[c.max_connections]), active_(new uint32_t[c.max_connections]),
-          ready_(round_up_power_of_two(c.max_connections)), pacer_(c), packer_(c.icrc) {
+          ready_(round_up_power_of_two(c.max_connections)), destinations_(c.max_connections), pacer_(c),
+          packer_(c.icrc), slot_mask_(round_up_power_of_two(c.max_connections) - 1) {
         assert(c.max_connections <= kMaxConnections && c.num_ports <= kMaxPorts);
         local_ports_ = c.num_ports >= 64 ? ~0ull : (1ull << c.num_ports) - 1;
         for (uint32_t i = 0; i < c.max_connections; ++i) deadlines_[i] = kNever;
@@ -45,7 +46,7 @@ public:
             if (s.used) continue;
             s.used = true;
             // Low bits find the slot, the rest is random: a stray or forged packet must guess it.
-            s.qpn = (static_cast<uint32_t>(rng_.next()) << kSlotBits | i) & wire::kQpnMask;
+            s.qpn = ((static_cast<uint32_t>(rng_.next()) & ~slot_mask_) | i) & wire::kQpnMask;
             if (s.qpn <= wire::kEndpointQpn) s.qpn |= 1u << 23;
             start_psn = static_cast<uint32_t>(rng_.next()) & wire::kPsnMask;
             s.start_psn = start_psn;
@@ -53,6 +54,10 @@ public:
             return i;
         }
         return kNoConnection;
+    }
+    /// Whether open_connection(i) may be called.
+    bool is_reserved(uint32_t i) const noexcept {
+        return i < config_.max_connections && connections_[i].used && !connections_[i].connection;
     }
     uint32_t reserved_qpn(uint32_t i) const noexcept { return connections_[i].qpn; }
     uint32_t reserved_start_psn(uint32_t i) const noexcept { return connections_[i].start_psn; }
@@ -70,8 +75,13 @@ public:
     }
     void start(uint64_t now, uint32_t i) noexcept {
         Slot& s = connections_[i];
-        s.connection->set_usable_planes(now, s.connection->planes_of_ports(local_ports_, s.destination->remote_ports));
+        const uint64_t planes = s.connection->planes_of_ports(local_ports_, s.destination->remote_ports);
+        s.connection->set_usable_planes(now, planes);
         s.connection->start(now);
+        if (planes == 0) {
+            s.connection->fail(ConnectionError::NoPort);
+            on_failed(now, i);
+        }
         if (port_update_id_ != 0) request_port_update(*s.destination);  // the peer takes all ports for usable
         touch(now, i);
     }
@@ -131,6 +141,14 @@ public:
         if (must_transmit) touch(now, i);
         return true;
     }
+    /// The controller takes an entropy value out of use, or gives it back. Numbers that do not exist change nothing.
+    void set_ev_denied(uint64_t now, uint32_t i, uint16_t ev, bool denied) noexcept {
+        Connection* c = connection(i);
+        if (!c || ev >= c->paths().size()) return;
+        if (denied) c->paths().deny(now, ev);
+        else c->paths().allow(now, ev);
+        touch(now, i);
+    }
     /// A local port went down or came back (MRC §5.4): its planes are left at once and every peer is told.
     void set_local_port(uint64_t now, uint32_t port, bool up) noexcept {
         const uint64_t bit = 1ull << port;
@@ -171,10 +189,13 @@ public:
             if (deadlines_[i] > now) continue;
             Connection& c = *connections_[i].connection;
             const bool was_open = c.is_open();
+            const int64_t inflight = c.sender().inflight_bytes();
             c.on_timeout(now);
+            note_room(i, inflight);
             if (was_open && !c.is_open()) on_failed(now, i);
             touch(now, i);
         }
+        wake_where_room_is(now);
     }
 
     // ---- output ------------------------------------------------------------------------------------------------------
@@ -184,8 +205,7 @@ public:
         uint64_t t = pacer_.next_ns();
         for (uint32_t k = 0; k < num_active_; ++k)
             if (deadlines_[active_[k]] < t) t = deadlines_[active_[k]];
-        for (const Destination& d : destinations_)
-            if (d.port_update_deadline_ns < t) t = d.port_update_deadline_ns;
+        if (next_port_update_ns_ < t) t = next_port_update_ns_;
         return t < now ? now : t;
     }
 
@@ -208,6 +228,12 @@ public:
         return false;
     }
 
+    /// Next control packet of one connection, out of turn. False when there is none.
+    bool poll_control(uint64_t now, uint32_t i, TxBurst& b) noexcept {
+        Connection* c = connection(i);
+        return c && transmit_control(now, i, *c, b);
+    }
+
     /// Something an application may wait for has changed since the last call.
     bool take_progress() noexcept {
         const bool p = progress_;
@@ -216,7 +242,7 @@ public:
     }
 
 private:
-    static constexpr uint32_t kSlotBits = 12, kMaxConnections = 1u << kSlotBits;  // slot part of a queue pair number
+    static constexpr uint32_t kMaxConnections = 1u << 12;  // leaves 12 bits of a queue pair number to chance
     static constexpr uint32_t kFusedCopyMin_bytes = 512;  // below, the look-up costs more than a second pass
     static constexpr uint8_t kOverflowPenalty = 32;  // of 128: a quarter of what is newly delivered, per SACK
     static constexpr uint64_t kOverflowPenalty_ns = 2'000'000;
@@ -257,6 +283,19 @@ private:
         deadlines_[i] = c->next_timeout_ns();
         if (c->has_control(now) || (c->is_open() && c->sender().has_data())) enqueue(i);
     }
+    // The window is shared: what leaves the flight of one connection may be another's to use.
+    void note_room(uint32_t i, int64_t inflight_before) noexcept {
+        const Slot& s = connections_[i];
+        if (s.destination->connections == 1 || s.connection->sender().inflight_bytes() >= inflight_before) return;
+        s.destination->has_room = has_room_ = true;
+    }
+    void wake_where_room_is(uint64_t now) noexcept {
+        if (!has_room_) return;
+        has_room_ = false;
+        for (uint32_t k = 0; k < num_active_; ++k)
+            if (connections_[active_[k]].destination->has_room) touch(now, active_[k]);
+        for (Destination& d : destinations_) d.has_room = false;
+    }
     void wake_destination(uint64_t now, const Destination* d) noexcept {
         for (uint32_t k = 0; k < num_active_; ++k)
             if (connections_[active_[k]].destination == d) touch(now, active_[k]);
@@ -271,7 +310,7 @@ private:
     }
 
     Slot* slot_of(uint32_t qpn) noexcept {
-        const uint32_t i = qpn & (kMaxConnections - 1);
+        const uint32_t i = qpn & slot_mask_;
         if (i >= config_.max_connections || !connections_[i].connection || connections_[i].qpn != qpn) return nullptr;
         return &connections_[i];
     }
@@ -293,7 +332,7 @@ private:
         else if (wire::is_data(p.bth.opcode)) c.on_data(now, p, a, regions_);
         else if (p.bth.opcode == Opcode::Sack) on_sack(now, *s, p);
         else if (p.bth.opcode == Opcode::Ack) on_ack(now, c, p);
-        else if (p.bth.opcode == Opcode::Nack) c.on_nack(now, p);
+        else if (p.bth.opcode == Opcode::Nack) on_nack(now, *s, p);
         else c.on_probe(now, p, a);
         if (c.receiver().immediates_raised() != raised) progress_ = true;
         if (was_open && !c.is_open()) on_failed(now, i);
@@ -305,6 +344,12 @@ private:
         // The window is shared: what one connection's SACK opens may be another's to use.
         if (s.destination->connections > 1) wake_destination(now, s.destination);
     }
+    void on_nack(uint64_t now, Slot& s, const wire::Packet& p) noexcept {
+        const int64_t inflight = s.connection->sender().inflight_bytes();
+        s.connection->on_nack(now, p);
+        note_room(static_cast<uint32_t>(&s - connections_.get()), inflight);
+        wake_where_room_is(now);
+    }
     void on_ack(uint64_t now, Connection& c, const wire::Packet& p) noexcept {
         c.on_ack(now, p.aeth.msn);
         complete(c);
@@ -314,13 +359,28 @@ private:
     }
 
     // ---- endpoint operations -------------------------------------------------------------------------------------------
-    // They have no queue pair of their own; `context` names one of ours that is live, so that only a peer we talk to can
-    // change what we believe of its ports, and so that the answer can take that connection's paths.
+    // They have no queue pair of their own; `context` names one of ours that is live, so that the answer can take that
+    // connection's paths. One forged packet could take every port from a peer, and a queue pair number alone is soon
+    // guessed. So the sender also proves that it is the other end: by the PSN it began with, in the bits that MRC leaves
+    // free: the upper eight of the context, the vendor byte, the upper eight of the PSN.
+    static constexpr uint32_t kProbeIdBits = 16;
+    static uint32_t context_of(const ConnectionConfig& c) noexcept {
+        return (c.start_psn >> 16 & 0xFF) << 24 | (c.peer_qpn & wire::kQpnMask);
+    }
+    static uint8_t vendor_of(const ConnectionConfig& c) noexcept { return static_cast<uint8_t>(c.start_psn >> 8); }
+    static uint32_t psn_of(const ConnectionConfig& c, uint16_t id) noexcept {
+        return (c.start_psn & 0xFF) << kProbeIdBits | id;
+    }
+    static bool is_proof(const ConnectionConfig& c, uint32_t context, uint8_t vendor, uint32_t psn) noexcept {
+        const uint32_t shown = (context >> 24) << 16 | uint32_t{vendor} << 8 | psn >> kProbeIdBits;
+        return shown == (c.peer_start_psn & wire::kPsnMask);
+    }
 
     void on_endpoint_operation(uint64_t now, const wire::Packet& p) noexcept {
         const bool request = p.bth.opcode == wire::Opcode::EndpointRequest;
-        Slot* s = slot_of(request ? p.erth.context : p.eeth.context);
-        if (!s || !s->destination) {
+        const uint32_t context = request ? p.erth.context : p.eeth.context;
+        Slot* s = slot_of(context & wire::kQpnMask);
+        if (!s || !is_proof(s->connection->config(), context, request ? p.erth.vendor : p.eeth.vendor, p.bth.psn)) {
             ++counters_.unknown_qpn;
             return;
         }
@@ -377,6 +437,7 @@ private:
         return false;
     }
     bool poll_endpoint_operations(uint64_t now, TxBurst& b) noexcept {
+        if (!endpoint_work_ && now < next_port_update_ns_) return false;
         for (Destination& d : destinations_) {
             if (d.port_update_deadline_ns <= now) d.owes_port_update = true;
             if (!endpoint_work_ && !d.owes_port_update) continue;
@@ -393,24 +454,27 @@ private:
             if (d.owes_port_answer) {
                 d.owes_port_answer = false;
                 p.bth.opcode = wire::Opcode::EndpointResponse;
-                p.bth.psn = d.port_answer_id;
+                p.bth.psn = psn_of(c.config(), d.port_answer_id);
                 p.eeth = {};
                 p.eeth.op = d.port_answer_op;
                 p.eeth.timestamp = d.port_answer_timestamp;
-                p.eeth.context = c.config().peer_qpn;
+                p.eeth.vendor = vendor_of(c.config());
+                p.eeth.context = context_of(c.config());
             } else {
                 d.owes_port_update = false;
                 const uint32_t doublings = d.port_update_tries < kPortUpdateDoublings ? d.port_update_tries : kPortUpdateDoublings;
                 const uint64_t rtt = c.sender().first_rtt_ns();
                 d.port_update_deadline_ns = now + ((kPortUpdateRetry_ns + rtt + rtt / 2) << doublings);
                 ++d.port_update_tries;
+                if (d.port_update_deadline_ns < next_port_update_ns_) next_port_update_ns_ = d.port_update_deadline_ns;
                 p.bth.opcode = wire::Opcode::EndpointRequest;
-                p.bth.psn = d.port_update_id;
+                p.bth.psn = psn_of(c.config(), d.port_update_id);
                 p.erth = {};
                 p.erth.op = wire::EndpointOp::PortStatusUpdate;
                 p.erth.port_status_mask = static_cast<uint32_t>(local_ports_);
                 p.erth.timestamp = timestamp_of(now);
-                p.erth.context = c.config().peer_qpn;
+                p.erth.vendor = vendor_of(c.config());
+                p.erth.context = context_of(c.config());
             }
             const EvIndex ev = c.control_ev(now);
             if (ev == kNoEv) continue;
@@ -419,6 +483,9 @@ private:
             return true;
         }
         endpoint_work_ = 0;
+        next_port_update_ns_ = kNever;
+        for (const Destination& d : destinations_)
+            if (d.port_update_deadline_ns < next_port_update_ns_) next_port_update_ns_ = d.port_update_deadline_ns;
         return false;
     }
 
@@ -427,19 +494,21 @@ private:
     bool transmit(uint64_t now, uint32_t i, TxBurst& b) noexcept {
         Slot& s = connections_[i];
         Connection& c = *s.connection;
-        if (c.has_control(now)) {
-            EvIndex ev = kNoEv;
-            wire::Packet& p = tx_packet_;
-            p.bth = {};
-            if (c.poll_control(now, p, ev)) {
-                p.bth.dest_qpn = c.config().peer_qpn;
-                packer_.pack_control(i, c, p, ev, b);
-                account(b);
-                return true;
-            }
-        }
+        if (transmit_control(now, i, c, b)) return true;
         if (!c.is_open() || !c.sender().has_data()) return false;
         return transmit_data(now, i, s, b);
+    }
+
+    bool transmit_control(uint64_t now, uint32_t i, Connection& c, TxBurst& b) noexcept {
+        if (!c.has_control(now)) return false;
+        EvIndex ev = kNoEv;
+        wire::Packet& p = tx_packet_;
+        p.bth = {};
+        if (!c.poll_control(now, p, ev)) return false;
+        p.bth.dest_qpn = c.config().peer_qpn;
+        packer_.pack_control(i, c, p, ev, b);
+        account(b);
+        return true;
     }
 
     bool transmit_data(uint64_t now, uint32_t i, Slot& s, TxBurst& b) noexcept {
@@ -487,7 +556,9 @@ private:
     uint64_t local_ports_ = 0;
     uint16_t port_update_id_ = 0;  // of all destinations: grows with every change, so that the newest can be told
     uint32_t endpoint_work_ = 0;
-    bool progress_ = false;
+    uint64_t next_port_update_ns_ = kNever;  // never later than the earliest deadline of a destination
+    uint32_t slot_mask_;  // slot part of a queue pair number; the rest is random
+    bool has_room_ = false, progress_ = false;
     wire::Packet rx_packet_, tx_packet_;
     EndpointCounters counters_;
 };

@@ -80,8 +80,8 @@ public:
             Guard g(*this);
             if (closed_) return;
             const uint64_t now = now_ns();
-            for (uint32_t k = 0; k < core_.num_active(); ++k) core_.say_closed(now, core_.active(k));
-            transmit(now, kMaxBursts + 2 * core_.num_active());  // served in turn, so that every peer hears of it
+            transmit(now, kMaxBursts);
+            for (uint32_t k = 0; k < core_.num_active(); ++k) say_closed(now, core_.active(k));
             closed_ = true;
         }
         wake();
@@ -121,24 +121,22 @@ public:
         const uint64_t now = now_ns();
         Connection* c = core_.connection(i);
         const uint64_t completed = c ? c->completed_messages() : 0;
-        core_.say_closed(now, i);
-        transmit(now, kMaxBursts);
+        say_closed(now, i);
         clear_backlog(i);
         core_.close_connection(now, i);
         const uint64_t epoch = peers_[i].epoch + 1;
         peers_[i] = Peer{};
         peers_[i].epoch = epoch;
-        changed_.notify_all();
+        after_end();
         return completed;
     }
     void abort_connection(uint32_t i) {
         Guard g(*this);
         const uint64_t now = now_ns();
         core_.abort_connection(now, i, ConnectionError::LocalAborted);
+        if (core_.poll_control(now, i, burst_)) send(burst_);
         clear_backlog(i);
-        transmit(now, kMaxBursts);
-        changed_.notify_all();
-        advance_tasks();
+        after_end();
     }
 
     /// Posts one write of any length; returns its number, or kRejected when the connection has ended or the local
@@ -202,7 +200,11 @@ public:
         return wait(timeout_ns, [&](WaitResult& r) {
             Connection* c = waited_for(i, epoch);
             if (!c) return r = WaitResult::Closed, true;
-            if (c->receiver().pop_immediate(value)) return r = WaitResult::Ready, true;
+            bool must_transmit = false;
+            if (core_.pop_immediate(now_ns(), i, value, must_transmit)) {
+                if (must_transmit && after_post()) wake();
+                return r = WaitResult::Ready, true;
+            }
             if (!c->is_open()) return r = WaitResult::Failed, true;
             return false;
         });
@@ -388,8 +390,8 @@ private:
                                   w.remote_offset, true, w.immediate);
         }
         bool pop_immediate(uint32_t connection, uint32_t& value) noexcept override {
-            Connection* c = l_.core_.connection(connection);
-            return c && c->receiver().pop_immediate(value);
+            bool must_transmit = false;  // whoever advances a task transmits afterwards
+            return l_.core_.pop_immediate(now_ns(), connection, value, must_transmit);
         }
         uint64_t completed(uint32_t connection) noexcept override {
             Connection* c = l_.core_.connection(connection);
@@ -403,6 +405,20 @@ private:
     private:
         EventLoop& l_;
     };
+    // The peer is told out of turn, after what it waits for: other connections may be busy, and a peer that does not hear
+    // of the end waits until it has run out of retries.
+    void say_closed(uint64_t now, uint32_t i) {
+        for (uint32_t n = 0; n < kMaxBursts && core_.poll_control(now, i, burst_); ++n) send(burst_);
+        core_.say_closed(now, i);
+        if (core_.poll_control(now, i, burst_)) send(burst_);
+    }
+    // A connection has ended: tasks and waiters learn of it, and others may use the window it has left.
+    void after_end() {
+        ++change_number_;
+        advance_tasks();
+        changed_.notify_all();
+        if (after_post()) wake();
+    }
     bool has_task(const LoopTask& task) const noexcept {
         return std::find(tasks_.begin(), tasks_.end(), &task) != tasks_.end();
     }
