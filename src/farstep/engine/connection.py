@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ class Connection:
         self._is_connected = False
         self._is_closed = False
         self._abort_reason: str | None = None
+        self._life = threading.RLock()  # connect, abort and close may meet, in a signal handler too
         self._last_error = "none"
         self._completed_at_close = 0
 
@@ -78,35 +80,49 @@ class Connection:
             ConnectionAborted: it was given up before.
             EndpointClosed: the endpoint is closed.
         """
-        self._endpoint._check_open()
-        if self._is_connected or self._is_closed:
-            raise self._error(EngineError, "it is closed" if self._is_closed else "it is connected already")
-        if self._abort_reason is not None:
-            raise self._error(ConnectionAborted, self._abort_reason)
         peer = ConnectionDescriptor.decode(peer_descriptor)
         if peer.icrc != self._own.icrc:
             raise self._error(
                 EngineError, "one end has icrc on, the other off; set the same in both profiles"
             )
-        self._native.open_connection(self._index, parameters_for(self._endpoint, self._own, peer))
-        self._is_connected = True
+        with self._life:
+            self._endpoint._check_open()
+            if self._is_connected or self._is_closed:
+                raise self._error(
+                    EngineError, "it is closed" if self._is_closed else "it is connected already"
+                )
+            if self._abort_reason is not None:
+                raise self._error(ConnectionAborted, self._abort_reason)
+            self._native.open_connection(self._index, parameters_for(self._endpoint, self._own, peer))
+            self._is_connected = True
+            self._end_if_given_up()  # by a signal handler in between
 
     def abort(self, reason: str) -> None:
         """Gives the connection up: every write and every waiter fails at once, and the peer is told why it ended."""
-        if self._abort_reason is None:
-            self._abort_reason = reason
-        if self._is_connected and not self._is_closed and self._endpoint._is_usable():
+        if not self._endpoint._owns_process():
+            return  # in a forked child the lock may be held by a thread that does not exist
+        with self._life:
+            if self._abort_reason is None:
+                self._abort_reason = reason
+            self._end_if_given_up()
+
+    def _end_if_given_up(self) -> None:
+        is_running = self._is_connected and not self._is_closed and self._endpoint._is_usable()
+        if self._abort_reason is not None and is_running:
             self._native.abort_connection(self._index)
 
     def close(self) -> None:
         """Ends the connection and frees its state. Writes that have not completed fail. Safe to call twice."""
-        if self._is_closed:
+        if not self._endpoint._owns_process():
             return
-        self._is_closed = True
-        if not self._native.is_closed and self._endpoint._owns_process():
-            self._last_error = self._native.connection_error(self._index)
-            self._completed_at_close = self._native.close_connection(self._index)
-        self._endpoint._forget(self)
+        with self._life:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if not self._native.is_closed:
+                self._last_error = self._native.connection_error(self._index)
+                self._completed_at_close = self._native.close_connection(self._index)
+            self._endpoint._forget(self)
 
     # ---- data ------------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,8 @@ def _address(name: str, host: Any, port: Any) -> tuple[str, int]:
     if not isinstance(host, str):
         raise ValueError(f"the host of a {name} is not a text")
     try:
+        if "%" in host:  # the scope of an IPv6 address names a device of the peer, not of this host
+            raise ValueError
         ipaddress.ip_address(host)
     except ValueError:
         raise ValueError(f"the host {host!r} of a {name} is no IP address") from None

@@ -102,7 +102,10 @@ def _set_paths(
 ) -> None:
     ev = endpoint.profile.ev
     p.num_planes = len(links)
-    p.active_per_plane, p.backup_per_plane = ev.active_per_plane, ev.backup_per_plane
+    # A peer with many ports makes many planes: the table of entropy values is shared out among them.
+    room = _native.MAX_ENTROPY_VALUES // len(links)
+    p.active_per_plane = min(ev.active_per_plane, room)
+    p.backup_per_plane = min(ev.backup_per_plane, room - p.active_per_plane)
     p.min_active = ev.min_active or 0
     p.capacity_share = ev.share == "capacity"
     p.probe_interval_ns = ev.probe_interval_ns or 0
@@ -113,9 +116,9 @@ def _set_paths(
     for plane, (local, _) in enumerate(links):
         sources = list(range(endpoint._sources_per_port))
         rng.shuffle(sources)  # senders do not coordinate, so their choices must differ
-        for n, source in enumerate(sources[: ev.active_per_plane + ev.backup_per_plane]):
+        for n, source in enumerate(sources[: p.active_per_plane + p.backup_per_plane]):
             values.append(
-                (plane, source, endpoint._native.source_port(local, source), n < ev.active_per_plane)
+                (plane, source, endpoint._native.source_port(local, source), n < p.active_per_plane)
             )
     p.entropy_values = values
 
