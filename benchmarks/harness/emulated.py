@@ -123,13 +123,13 @@ class EmulatedPair:
         rates: list[float | None] = list(rates_mbps) if rates_mbps else [None] * len(planes)
         ports = [PortConfig(plane=plane, rate_mbps=rate) for plane, rate in zip(planes, rates, strict=True)]
         self._directory = tempfile.TemporaryDirectory()
-        last: Any = self._directory.name if kind is RemoteRank else length_bytes
+        last: Any = self._directory.name if issubclass(kind, RemoteRank) else length_bytes
         self.a, self.b = (Remote(kind, ports, profile, site, last) for site in SITES)
         for site, remote in zip(SITES, (self.a, self.b), strict=True):
             for index, (plane, address) in enumerate(zip(planes, remote.call("ports"), strict=True)):
                 public = self.emulator.expose(site, plane, address)
                 remote.call("set_public", index, {name: to for name, to in public.items() if name != site})
-        if kind is RemoteEngine:
+        if issubclass(kind, RemoteEngine):
             join(self.a, self.b)
         else:
             self.both("join")
