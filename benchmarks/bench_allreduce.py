@@ -104,7 +104,9 @@ def run_group(size: int, sizes: list[str], repetitions: int) -> list[dict[str, A
         command += ["--repetitions", str(repetitions), "--sizes", *sizes]
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         processes = [
-            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, env=environment, text=True)
+            subprocess.Popen(
+                [*command, "--rank", str(rank)], stdout=subprocess.PIPE, env=environment, text=True
+            )
             for rank in range(size)
         ]
         outputs = [process.communicate()[0] for process in processes]
@@ -119,7 +121,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         low, high = row["ratio_quartiles"]
         cells = [
-            f"{row[f'{name}_mb_per_s']:7.0f} MB/s {row[f'{name}_s'] * 1e3:7.2f} ms" for name in ("gloo", "mrc")
+            f"{row[f'{name}_mb_per_s']:7.0f} MB/s {row[f'{name}_s'] * 1e3:7.2f} ms"
+            for name in ("gloo", "mrc")
         ]
         print(
             f"{row['ranks']:>5} {row['size']:>8} {row['repetitions']:>5} {cells[0]:>20} {cells[1]:>20} "
@@ -129,7 +132,9 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--repetitions", type=int, default=7, help="least number of repetitions per size")
@@ -138,14 +143,10 @@ def main() -> None:
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is not None:
-        run_rank(
-            arguments.rank, arguments.ranks[0], arguments.store, arguments.sizes, arguments.repetitions
-        )
+        run_rank(arguments.rank, arguments.ranks[0], arguments.store, arguments.sizes, arguments.repetitions)
         return
     rows = [
-        row
-        for size in arguments.ranks
-        for row in run_group(size, arguments.sizes, arguments.repetitions)
+        row for size in arguments.ranks for row in run_group(size, arguments.sizes, arguments.repetitions)
     ]
     if arguments.json:
         import torch

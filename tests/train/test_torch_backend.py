@@ -70,7 +70,9 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.timeout(CASE_TIMEOUT_S + 20)
-@pytest.mark.parametrize(("case", "check"), [(case, c.__name__) for case, checks in CASES.items() for c in checks])
+@pytest.mark.parametrize(
+    ("case", "check"), [(case, c.__name__) for case, checks in CASES.items() for c in checks]
+)
 def test_in_processes(case, check, results):
     errors = results(case)[check]
     assert not errors, "\n".join(errors)

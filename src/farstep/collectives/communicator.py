@@ -529,6 +529,10 @@ class Communicator:
                 action(time.monotonic() + wait_s)
             except EngineError as error:
                 raise self._fail(name, error) from error
+            except BaseException as error:
+                # Ctrl-C among them. This rank's part is not done and cannot be made up for.
+                self.abort(f"{name} was broken off on rank {self.rank} by {type(error).__name__}")
+                raise
 
         return self._queue.issue(name, guarded, background=background)
 

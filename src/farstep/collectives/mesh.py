@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Iterable
 
-from farstep.collectives.errors import CommunicatorTimeout
+from farstep.collectives.errors import CommunicatorAborted, CommunicatorTimeout
 from farstep.collectives.link import Link, LinkSettings
 from farstep.collectives.loop_runner import can_run_in_loop
 from farstep.collectives.transport import Endpoint, Store
 from farstep.engine import EngineError
+
+STORE_SLICE_S = 0.5
+"""How often a wait for the store looks whether the communicator was aborted."""
 
 
 class Mesh:
@@ -63,14 +66,21 @@ class Mesh:
             self.store.set(self._key(self.rank, peer), link.greeting)
             made.append(link)
         for link in made:
-            remaining_s = max(deadline_s - time.monotonic(), 0.001)
+            link.connect(self._greeting_of(link.peer, deadline_s))
+
+    def _greeting_of(self, peer: int, deadline_s: float) -> bytes:
+        """Waits for a peer's greeting, in slices, because a store's wait cannot be broken off."""
+        while True:
+            left_s = deadline_s - time.monotonic()
             try:
-                greeting = self.store.get(self._key(link.peer, self.rank), remaining_s)
+                return self.store.get(self._key(peer, self.rank), min(max(left_s, 0.001), STORE_SLICE_S))
             except TimeoutError as error:
-                raise CommunicatorTimeout(
-                    f"rank {link.peer} of {self.name!r} has not announced itself in time ({error})"
-                ) from error
-            link.connect(greeting)
+                if self._failure is not None:
+                    raise CommunicatorAborted(self._failure) from None
+                if left_s <= STORE_SLICE_S:
+                    raise CommunicatorTimeout(
+                        f"rank {peer} of {self.name!r} has not announced itself in time ({error})"
+                    ) from error
 
     def _key(self, source: int, target: int) -> str:
         return f"{self.name}/link/{source}/{target}"

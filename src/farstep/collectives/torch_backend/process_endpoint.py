@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
 import threading
@@ -38,44 +37,68 @@ class MrcOptions:
     settings: CommunicatorSettings | None = None
 
 
-_lock = threading.Lock()
-_endpoint: Endpoint | None = None
-_is_ours = False
-_process = 0
+class _Shared:
+    """The endpoint of this process and how many groups use it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.endpoint: Endpoint | None = None
+        self.is_ours = False
+        self.process = 0
+        self.num_groups = 0
+
+    def set(self, endpoint: Endpoint | None, *, is_ours: bool) -> None:
+        self.endpoint, self.is_ours, self.process, self.num_groups = endpoint, is_ours, os.getpid(), 0
+
+    def is_usable(self) -> bool:
+        """Whether there is one, and not only in the process this one was forked from."""
+        return self.endpoint is not None and self.process == os.getpid()
 
 
-def use_endpoint(endpoint: Endpoint) -> None:
-    """Makes process groups use an endpoint of the caller's, who also closes it.
+_shared = _Shared()
+
+
+def use_endpoint(endpoint: Endpoint | None) -> None:
+    """Makes process groups use an endpoint of the caller's, who also closes it; None forgets it again.
 
     Raises:
         RuntimeError: a process group has made one already.
     """
-    global _endpoint, _is_ours, _process
-    with _lock:
-        if _endpoint is not None and _is_ours and _process == os.getpid():
+    with _shared.lock:
+        if _shared.is_usable() and _shared.is_ours:
             raise RuntimeError("a process group has made an endpoint already; call use_endpoint before it")
-        _endpoint, _is_ours, _process = endpoint, False, os.getpid()
+        _shared.set(endpoint, is_ours=False)
 
 
-def process_endpoint(options: MrcOptions, rank: int) -> Endpoint:
-    """Returns the endpoint of this process, making it if there is none."""
-    global _endpoint, _is_ours, _process
-    with _lock:
-        if _endpoint is None or _process != os.getpid():
+def acquire_endpoint(options: MrcOptions, rank: int) -> Endpoint:
+    """Returns the endpoint of this process for one more group, making it if there is none."""
+    with _shared.lock:
+        if not _shared.is_usable():
             site = options.site if options.site is not None else os.environ.get(SITE_VARIABLE, "")
-            _endpoint = Endpoint(_ports(options), profile=options.profile, name=f"rank{rank}", site=site)
-            _is_ours, _process = True, os.getpid()
-            atexit.register(close_endpoint)
-        return _endpoint
+            made = Endpoint(_ports(options), profile=options.profile, name=f"rank{rank}", site=site)
+            _shared.set(made, is_ours=True)
+        assert _shared.endpoint is not None, "made above"
+        _shared.num_groups += 1
+        return _shared.endpoint
+
+
+def release_endpoint() -> None:
+    """Says that a group needs the endpoint no more; the last one closes it if a group made it."""
+    with _shared.lock:
+        _shared.num_groups -= 1
+        is_last = _shared.num_groups <= 0
+    if is_last:
+        close_endpoint()
 
 
 def close_endpoint() -> None:
     """Closes the endpoint if a process group made it; the next group makes another."""
-    global _endpoint
-    with _lock:
-        endpoint, _endpoint = _endpoint, None
-        if endpoint is not None and _is_ours and _process == os.getpid():
-            endpoint.close()
+    with _shared.lock:
+        endpoint = _shared.endpoint if _shared.is_usable() and _shared.is_ours else None
+        if endpoint is not None:
+            _shared.set(None, is_ours=False)
+    if endpoint is not None:
+        endpoint.close()
 
 
 def _ports(options: MrcOptions) -> Sequence[PortConfig | str]:

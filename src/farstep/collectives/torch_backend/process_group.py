@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import GroupName
 from farstep.collectives.communicator import Communicator
 from farstep.collectives.operations import Handle
 from farstep.collectives.reduction import ReduceOp
-from farstep.collectives.torch_backend.process_endpoint import MrcOptions, process_endpoint
+from farstep.collectives.torch_backend.process_endpoint import MrcOptions, acquire_endpoint, release_endpoint
 from farstep.collectives.torch_backend.registration import BACKEND_NAME
 from farstep.collectives.torch_backend.store import TorchStore
 from farstep.collectives.torch_backend.tensors import Staging
@@ -88,15 +88,17 @@ class MrcProcessGroup(dist.ProcessGroup):
         self._store = store
         self._options = options or MrcOptions()
         self._timeout_s = timeout.total_seconds()
-        endpoint = process_endpoint(self._options, rank)
+        endpoint = acquire_endpoint(self._options, rank)
+        self._has_endpoint = True
         shared = TorchStore(store)
+        site = self._options.site if self._options.site is not None else endpoint.site
         self._communicator = Communicator(
             endpoint,
             rank=rank,
             size=size,
             store=shared,
             name=name,
-            sites=_exchange_sites(shared, endpoint.site, rank, size, self._timeout_s),
+            sites=_exchange_sites(shared, site, rank, size, self._timeout_s),
             settings=self._options.settings,
         )
 
@@ -325,8 +327,11 @@ class MrcProcessGroup(dist.ProcessGroup):
         self._communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        """Ends the group after what is queued."""
+        """Ends the group after what is queued; the last group of a process closes its endpoint."""
         self._communicator.close()
+        if self._has_endpoint:
+            self._has_endpoint = False
+            release_endpoint()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long later collectives may take."""
