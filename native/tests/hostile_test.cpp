@@ -88,6 +88,17 @@ public:
             s->slots.clear();
         }
     }
+    void open(Side& s, uint32_t slot, ConnectionConfig c, uint64_t peer_id) {
+        c.num_ports = c.peer_num_ports = c.paths.num_planes = options.ports;
+        PlaneLink links[kMaxPlanes];
+        for (uint8_t p = 0; p < options.ports; ++p) links[p] = {p, p};
+        Connection& made = s.core.open_connection(slot, peer_id, c, options.cc, links, options.ports);
+        for (uint8_t p = 0; p < options.ports; ++p)
+            for (uint16_t n = 0; n < c.paths.active_per_plane + c.paths.backup_per_plane; ++n)
+                made.paths().add(p, {p, p, n, n}, n < c.paths.active_per_plane);
+        s.core.start(now, slot);
+        s.slots.push_back(slot);
+    }
     bool post(Side& s, size_t n, uint32_t bytes, bool immediate) {
         Side& other = &s == &a ? b : a;
         WriteRequest w;
@@ -145,17 +156,6 @@ private:
         EndpointConfig c;
         c.num_ports = o.ports, c.max_connections = o.max_connections, c.max_regions = 8, c.seed = 2 * seed + which;
         return c;
-    }
-    void open(Side& s, uint32_t slot, ConnectionConfig c, uint64_t peer_id) {
-        c.num_ports = c.peer_num_ports = c.paths.num_planes = options.ports;
-        PlaneLink links[kMaxPlanes];
-        for (uint8_t p = 0; p < options.ports; ++p) links[p] = {p, p};
-        Connection& made = s.core.open_connection(slot, peer_id, c, options.cc, links, options.ports);
-        for (uint8_t p = 0; p < options.ports; ++p)
-            for (uint16_t n = 0; n < c.paths.active_per_plane + c.paths.backup_per_plane; ++n)
-                made.paths().add(p, {p, p, n, n}, n < c.paths.active_per_plane);
-        s.core.start(now, slot);
-        s.slots.push_back(slot);
     }
 };
 
@@ -436,6 +436,27 @@ void a_path_given_back_is_used_at_once() {
     require(rig.pump(rig.a, [](const Bytes&) { return true; }) > 0, "the connection sleeps although it has a path again");
 }
 
+void an_end_that_comes_before_the_beginning_is_kept() {
+    for (const bool is_real : {true, false}) {
+        Rig rig(RigOptions{});
+        uint32_t qpn = 0, start_psn = 0;
+        require(rig.a.core.reserve_connection(qpn, start_psn) == 0, "the first is number 0");
+        wire::Packet p;
+        p.bth.opcode = wire::Opcode::Nack;
+        p.bth.dest_qpn = qpn;
+        p.neth.reason = wire::NackReason::UnexpectedEvent;
+        p.neth.vendor = static_cast<uint8_t>(FatalCode::Closed);
+        p.neth.nack_psn = is_real ? start_psn : start_psn ^ 1;
+        const Bytes d = seal(p);
+        rig.a.core.on_datagram(rig.now, {}, d.data(), d.size());
+        ConnectionConfig c = rig.options.config;
+        c.qpn = qpn, c.start_psn = start_psn;
+        rig.open(rig.a, 0, c, 1);
+        const ConnectionError why = rig.a.core.connection(0)->error();
+        require(why == (is_real ? ConnectionError::RemoteClosed : ConnectionError::None), "what the peer said got lost");
+    }
+}
+
 void the_end_of_a_connection_is_told_out_of_turn() {
     RigOptions o;
     Rig rig(o);
@@ -503,6 +524,7 @@ int main(int argc, char** argv) {
     a_connection_without_a_usable_port_fails_at_once();
     what_a_refused_packet_leaves_is_used_by_others();
     a_path_given_back_is_used_at_once();
+    an_end_that_comes_before_the_beginning_is_kept();
     the_end_of_a_connection_is_told_out_of_turn();
     a_peer_that_is_through_may_leave_before_it_has_its_credits();
     a_peer_that_uses_slots_without_credit_does_no_harm();

@@ -45,6 +45,7 @@ public:
             Slot& s = connections_[i];
             if (s.used) continue;
             s.used = true;
+            s.has_farewell = false;
             // Low bits find the slot, the rest is random: a stray or forged packet must guess it.
             s.qpn = ((static_cast<uint32_t>(rng_.next()) & ~slot_mask_) | i) & wire::kQpnMask;
             if (s.qpn <= wire::kEndpointQpn) s.qpn |= 1u << 23;
@@ -78,10 +79,9 @@ public:
         const uint64_t planes = s.connection->planes_of_ports(local_ports_, s.destination->remote_ports);
         s.connection->set_usable_planes(now, planes);
         s.connection->start(now);
-        if (planes == 0) {
-            s.connection->fail(ConnectionError::NoPort);
-            on_failed(now, i);
-        }
+        if (planes == 0) s.connection->fail(ConnectionError::NoPort);
+        else if (s.has_farewell) s.connection->on_nack(now, farewell(s));
+        if (!s.connection->is_open()) on_failed(now, i);
         if (port_update_id_ != 0) request_port_update(*s.destination);  // the peer takes all ports for usable
         touch(now, i);
     }
@@ -254,6 +254,8 @@ private:
         Destination* destination = nullptr;
         uint32_t qpn = 0, start_psn = 0;
         bool used = false, queued = false;
+        bool has_farewell = false;  // the peer ended the connection before it was opened here
+        uint8_t farewell_code = 0;
     };
     // Checks the iCRC. In the usual case, the next packet of a long message, the payload is copied to its place in the same
     // pass over it, which saves reading it twice.
@@ -321,7 +323,7 @@ private:
             return on_endpoint_operation(now, p);
         Slot* s = slot_of(p.bth.dest_qpn);
         if (!s) {
-            ++counters_.unknown_qpn;
+            if (!keep_farewell(p)) ++counters_.unknown_qpn;
             return;
         }
         const uint32_t i = static_cast<uint32_t>(s - connections_.get());
@@ -337,6 +339,25 @@ private:
         if (c.receiver().immediates_raised() != raised) progress_ = true;
         if (was_open && !c.is_open()) on_failed(now, i);
         touch(now, i);
+    }
+    // A peer that opens its end, changes its mind and leaves is never heard of again. It has received nothing, so it names
+    // the PSN we will begin with, which only it knows.
+    bool keep_farewell(const wire::Packet& p) noexcept {
+        const uint32_t i = p.bth.dest_qpn & slot_mask_;
+        if (!is_reserved(i) || connections_[i].qpn != p.bth.dest_qpn) return false;
+        Slot& s = connections_[i];
+        const bool ends = p.bth.opcode == wire::Opcode::Nack && p.neth.reason == wire::NackReason::UnexpectedEvent;
+        if (!ends || p.neth.nack_psn != s.start_psn) return false;
+        s.has_farewell = true;
+        s.farewell_code = p.neth.vendor;
+        return true;
+    }
+    static wire::Packet farewell(const Slot& s) noexcept {
+        wire::Packet p;
+        p.neth.reason = wire::NackReason::UnexpectedEvent;
+        p.neth.vendor = s.farewell_code;
+        p.neth.nack_psn = s.start_psn;
+        return p;
     }
     void on_sack(uint64_t now, Slot& s, const wire::Packet& p) noexcept {
         s.connection->on_sack(now, p);
