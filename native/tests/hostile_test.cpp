@@ -436,6 +436,17 @@ void a_path_given_back_is_used_at_once() {
     require(rig.pump(rig.a, [](const Bytes&) { return true; }) > 0, "the connection sleeps although it has a path again");
 }
 
+void whole_packets_in_the_class_of_trimmed_ones_are_taken() {
+    Rig rig(RigOptions{});
+    rig.connect();
+    rig.settle();
+    rig.post(rig.a, 0, 1000, true);
+    Arrival at;
+    at.trimmed = 2;
+    rig.pump(rig.a, [&](const Bytes& d) { return rig.b.core.on_datagram(rig.now, at, d.data(), d.size()), false; });
+    require(rig.b.core.connection(rig.b.slots[0])->receiver().immediates_raised() == 1, "a whole packet was refused");
+}
+
 void an_end_that_comes_before_the_beginning_is_kept() {
     for (const bool is_real : {true, false}) {
         Rig rig(RigOptions{});
@@ -524,6 +535,7 @@ int main(int argc, char** argv) {
     a_connection_without_a_usable_port_fails_at_once();
     what_a_refused_packet_leaves_is_used_by_others();
     a_path_given_back_is_used_at_once();
+    whole_packets_in_the_class_of_trimmed_ones_are_taken();
     an_end_that_comes_before_the_beginning_is_kept();
     the_end_of_a_connection_is_told_out_of_turn();
     a_peer_that_is_through_may_leave_before_it_has_its_credits();

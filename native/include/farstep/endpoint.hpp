@@ -176,11 +176,17 @@ public:
         counters_.rx_bytes += bytes;
         counters_.port_rx_bytes[a.local_port % kMaxPorts] += bytes;
         wire::Packet& p = rx_packet_;
-        const wire::DecodeResult r =
-            a.trimmed ? wire::decode_trimmed(data, bytes, p) : wire::decode(data, bytes, p);
+        if (a.trimmed && !is_whole(data, bytes)) {
+            const wire::DecodeResult r = wire::decode_trimmed(data, bytes, p);
+            if (r != wire::DecodeResult::Ok) return reject(r);
+            return dispatch(now, a, p);
+        }
+        const wire::DecodeResult r = wire::decode(data, bytes, p);
         if (r != wire::DecodeResult::Ok) return reject(r);
-        if (!a.trimmed && config_.icrc && !verify(p, data, bytes)) return reject(wire::DecodeResult::BadIcrc);
-        dispatch(now, a, p);
+        if (config_.icrc && !verify(p, data, bytes)) return reject(wire::DecodeResult::BadIcrc);
+        Arrival whole = a;
+        whole.trimmed = 0;
+        dispatch(now, whole, p);
     }
 
     void on_timeout(uint64_t now) noexcept {
@@ -271,6 +277,12 @@ private:
         if (wire::icrc_end(crc, p.payload + p.payload_bytes, p.bth.pad_bytes) != p.icrc) return false;
         p.payload = target;
         return true;
+    }
+    // Networks use the code points of trimmed packets for other things too (16 is CS2, 12 is AF12). What has a whole iCRC
+    // was not trimmed, whatever it is marked as.
+    bool is_whole(const uint8_t* data, size_t bytes) noexcept {
+        return config_.icrc && wire::decode(data, bytes, rx_packet_) == wire::DecodeResult::Ok &&
+               wire::icrc_matches(wire::icrc_seed_plain(), data, bytes);
     }
     void reject(wire::DecodeResult r) noexcept { ++counters_.rejected[static_cast<size_t>(r)]; }
     void enqueue(uint32_t i) noexcept {
