@@ -1,5 +1,6 @@
 """What once went wrong between applications, threads and the event loop, one test each."""
 
+import asyncio
 import contextlib
 import json
 import threading
@@ -7,7 +8,14 @@ import time
 
 import pytest
 
-from farstep.engine import Endpoint, EndpointProfile, EngineError, PortConfig
+from farstep.engine import (
+    Endpoint,
+    EndpointProfile,
+    EngineError,
+    InvalidFieldError,
+    PortConfig,
+    RemoteRegion,
+)
 from farstep.engine.errors import ConnectionFailed
 from farstep.mrc.profiles import EvProfile
 from tests.integration.engine_pair import WAIT_S, connect, engine_pair
@@ -115,3 +123,32 @@ def test_a_connection_that_can_use_no_port_fails_instead_of_waiting():
         to_b, _ = connect(a, b)
         with pytest.raises(ConnectionFailed, match="no port is left"):
             to_b.wait_immediate(WAIT_S)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), asyncio.CancelledError(), ValueError("by intent")])
+def test_a_callback_that_raises_does_not_end_the_others(raised):
+    with engine_pair(["127.0.0.1"]) as pair:
+        _, _, region, landing = pair.buffers(32 << 20)
+
+        def bad(_):
+            raise raised
+
+        first = pair.to_b.write(region, 0, region.length_bytes, landing.remote, 0)
+        first.add_done_callback(bad)
+        first.wait(WAIT_S)
+        for _ in range(2):
+            write = pair.to_b.write(region, 0, region.length_bytes, landing.remote, 0)
+            write.future().result(WAIT_S)
+
+
+@pytest.mark.parametrize("ports", ["127.0.0.1", ["fe80::1%lo"], ["[fe80::1%lo]:0"], ["..."]])
+def test_an_address_that_cannot_be_bound_is_named(ports):
+    with pytest.raises(InvalidFieldError, match="valid is"):
+        Endpoint(ports)
+
+
+def test_a_key_that_no_region_can_have_is_named():
+    with engine_pair(["127.0.0.1"]) as pair:
+        _, _, region, _ = pair.buffers(8)
+        with pytest.raises(InvalidFieldError, match="rkey"):
+            pair.to_b.write(region, 0, 8, RemoteRegion(1 << 40, 8), 0)

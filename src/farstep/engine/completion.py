@@ -155,5 +155,7 @@ class _Pending:
     def call(self) -> None:
         try:
             self.callback(self.completion)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # SystemExit or a cancellation would end the thread that serves all callbacks
             _log.exception("a callback of a completion raised; the others go on")

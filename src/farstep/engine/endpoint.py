@@ -53,6 +53,8 @@ class Endpoint:
         name: str = "",
         site: str = "",
     ) -> None:
+        if isinstance(ports, str):
+            raise InvalidFieldError("ports", ports, f"a list of ports, such as [{ports!r}]")
         self.profile = profile or EndpointProfile()
         self.name = name
         self.site = site

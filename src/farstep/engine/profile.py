@@ -41,13 +41,15 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _numeric(host: str) -> str:
+    if "%" in host:
+        raise InvalidFieldError("address", host, "an address without a scope")
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
         pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise InvalidFieldError("address", host, f"a name or number that resolves ({error})") from None
     return str(found[0][4][0])
 
