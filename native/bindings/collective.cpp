@@ -67,7 +67,7 @@ public:
         if (element_type >= num_element_types || reduction >= num_reductions)
             throw nb::value_error("element type or reduction is out of range");
         if (links.size() != plan.plan().links.size()) throw nb::value_error("one link per peer of the plan is needed");
-        const CollectiveTask task{operation & 0xFF, check & 0xFFFF, static_cast<ElementType>(element_type),
+        const CollectiveTask task{operation & 0xFF, check & ((1u << kCheckBits) - 1), static_cast<ElementType>(element_type),
                                   static_cast<Reduction>(reduction), divisor};
         if (!combine_kernel(task.element_type, task.reduction))
             throw nb::value_error("this reduction has no meaning for this element type");

@@ -271,7 +271,7 @@ void start(World& w, Rank& r, uint32_t rank, const std::vector<Job>& jobs) {
     for (uint32_t peer : peers) links.push_back(w.link(rank, peer));
     auto* base = reinterpret_cast<uint8_t*>(r.values.data());
     r.key = w.add(rank, base, job.count * 8);
-    const CollectiveTask task{r.next & 0xFF, r.next * 77 & 0xFFFF, ElementType::int64, Reduction::sum, 1};
+    const CollectiveTask task{r.next & 0xFF, r.next * 77 & 0x3FF, ElementType::int64, Reduction::sum, 1};
     MemorySpace space({{0, base, r.key}});
     r.run = std::make_unique<CollectiveRun>(r.plan, links, task, space, space);
 }
@@ -324,10 +324,10 @@ void run_failure() {
     World other(2);
     start(other, ranks[1], 1, jobs);
     require(!ranks[1].run->advance(other.access(1)), "waits for the peer", 1);
-    other.channel(0, 1).immediates.push_back(0x00FF1234);  // some other operation's data
+    other.channel(0, 1).immediates.push_back(0x00FF1234);  // some other operation's data, no slot returned
     require(ranks[1].run->advance(other.access(1)), "ends on a foreign tag", 1);
     require(ranks[1].run->status() == CollectiveRun::Status::Mismatch, "says so", 1);
-    require(ranks[1].run->foreign_tag() == 0xFF1234, "names the tag", 1);
+    require(ranks[1].run->foreign_tag() == (0xFF1234 & kTagMask), "names the tag", 1);
 
     // Whatever a peer sends, nothing outside the slots is touched and the run ends or goes on.
     for (int i = 0; i < 2000; ++i) {

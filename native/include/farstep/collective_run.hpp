@@ -20,7 +20,10 @@
 
 namespace farstep {
 
-inline constexpr uint32_t kMaxSlots = 64;  // a slot number has six bits in an immediate
+inline constexpr uint32_t kMaxSlots = 63;  // a slot number has six bits in an immediate, one value of which is kNoSlot
+inline constexpr uint32_t kNoSlot = 63;
+inline constexpr uint32_t kCheckBits = 10;
+inline constexpr uint32_t kTagMask = (1u << 18) - 1;  // operation and check word
 inline constexpr uint32_t kCreditsPerImmediate = 4;
 inline constexpr uint32_t kControlEntries = 2;
 inline constexpr uint32_t kControlEntry_bytes = 16384;
@@ -79,9 +82,10 @@ public:
         switch (static_cast<ImmediateKind>(word >> 30)) {
             case ImmediateKind::Data: {
                 const uint32_t slot = (word >> 24) & 63;
-                return slot < memory_.num_slots && arrived({static_cast<int32_t>(slot), word & 0xFFFFFF});
+                return slot < memory_.num_slots && returned(word) &&
+                       arrived({static_cast<int32_t>(slot), word & kTagMask});
             }
-            case ImmediateKind::Placed: return arrived({-1, word & 0xFFFFFF});
+            case ImmediateKind::Placed: return returned(word) && arrived({-1, word & kTagMask});
             case ImmediateKind::Ready: {
                 const uint32_t operation = (word >> 16) & 0xFF, count = word & 0xFFFF;
                 if (count > kMaxPlaces) return false;
@@ -108,16 +112,18 @@ public:
         const uint32_t slot = free_[--num_free_];
         const uint64_t offset = slot_offset(slot);
         std::memcpy(memory_.outbox + offset, data, bytes);
-        return post(loop, memory_.outbox_key, offset, bytes, memory_.peer_inbox_key, offset, slot << 24 | tag);
+        return post(loop, memory_.outbox_key, offset, bytes, memory_.peer_inbox_key, offset, slot << 24 | give_back() | tag);
     }
     bool send_to_slot(LoopAccess& loop, uint32_t key, uint64_t offset, uint64_t bytes, uint32_t tag) noexcept {
         const uint32_t slot = free_[--num_free_];
-        return post(loop, key, offset, bytes, memory_.peer_inbox_key, slot_offset(slot), slot << 24 | tag);
+        return post(loop, key, offset, bytes, memory_.peer_inbox_key, slot_offset(slot),
+                    slot << 24 | give_back() | tag);
     }
     bool send_to_place(LoopAccess& loop, uint32_t key, uint64_t offset, uint64_t bytes, const Place& place, uint64_t at,
                        uint32_t tag) noexcept {
         const uint32_t kind = static_cast<uint32_t>(ImmediateKind::Placed) << 30;
-        return post(loop, key, offset, bytes, static_cast<uint32_t>(place.rkey), place.offset + at, kind | tag);
+        return post(loop, key, offset, bytes, static_cast<uint32_t>(place.rkey), place.offset + at,
+                    kind | give_back() | tag);
     }
     bool send_ready(LoopAccess& loop, const Place* places, uint32_t count, uint32_t operation) noexcept {
         const uint64_t offset = (operation % kControlEntries) * kControlEntry_bytes;
@@ -145,6 +151,15 @@ private:
     bool arrived(const Arrival& a) noexcept {
         if (num_arrivals_ == ring_.size()) return false;
         ring_[(first_ + num_arrivals_++) % ring_.size()] = a;
+        return true;
+    }
+    /// A slot to return with the data about to be sent, in its place in the immediate.
+    uint32_t give_back() noexcept { return (num_owed_ ? owed_[--num_owed_] : kNoSlot) << 18; }
+    bool returned(uint32_t word) noexcept {
+        const uint32_t slot = (word >> 18) & 63;
+        if (slot == kNoSlot) return true;
+        if (slot >= memory_.num_slots || num_free_ == memory_.num_slots) return false;
+        free_[num_free_++] = static_cast<uint8_t>(slot);
         return true;
     }
     bool credited(uint32_t word) noexcept {
@@ -235,7 +250,7 @@ private:
 
 struct CollectiveTask {
     uint32_t operation = 0;  // eight bits
-    uint32_t check = 0;      // sixteen bits
+    uint32_t check = 0;      // kCheckBits
     ElementType element_type = ElementType::uint8;
     Reduction reduction = Reduction::sum;
     uint32_t divisor = 1;
@@ -247,7 +262,7 @@ public:
 
     CollectiveRun(const CollectivePlan& plan, std::vector<CollectiveLink*> links, const CollectiveTask& task,
                   MemorySpace source, MemorySpace work)
-        : plan_(plan), task_(task), tag_(task.operation << 16 | task.check), source_(std::move(source)),
+        : plan_(plan), task_(task), tag_(task.operation << kCheckBits | task.check), source_(std::move(source)),
           work_(std::move(work)), kernel_(combine_kernel(task.element_type, task.reduction)),
           item_bytes_(element_bytes(task.element_type)), turns_(plan.first.empty() ? 0 : plan.first.size() - 1, 0) {
         assert(links.size() == plan.links.size());

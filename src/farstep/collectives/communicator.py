@@ -16,6 +16,7 @@ from typing import Any
 
 from farstep import _native
 from farstep.collectives.errors import CommunicatorAborted, CommunicatorError
+from farstep.collectives.link import CHECK_BITS
 from farstep.collectives.loop_runner import LoopRun, compile_for_loop
 from farstep.collectives.mesh import Mesh
 from farstep.collectives.operations import Handle, OperationQueue
@@ -45,7 +46,7 @@ class ReadyPlan:
 
     Attributes:
         plan: the plan.
-        check: 16 bits of what was called.
+        check: a few bits of what was called.
         compiled: the plan's form for a compiled event loop, made when it is first run in one.
     """
 
@@ -636,5 +637,5 @@ class Communicator:
 
 
 def _check_word(*parts: object) -> int:
-    """Sixteen bits of what was called; a peer that calls something else will nearly always differ."""
-    return zlib.crc32("/".join(map(str, parts)).encode()) & 0xFFFF
+    """A few bits of what was called; a peer that calls something else will nearly always differ."""
+    return zlib.crc32("/".join(map(str, parts)).encode()) & ((1 << CHECK_BITS) - 1)

@@ -7,10 +7,12 @@ a long link all of them are in flight.
 
 An immediate has 32 bits. Bits 30-31 are the kind:
 
-* DATA: slot in bits 24-29, operation in 16-23, check word in 0-15.
-* PLACED: bytes have landed in this rank's memory; operation and check word as above.
+* DATA: slot in bits 24-29, returned slot in 18-23, operation in 10-17, check word in 0-9.
+* PLACED: bytes have landed in this rank's memory; otherwise the same.
 * READY: a control entry lists where this rank may place; operation in 16-23, number of entries in 0-15.
 * CREDIT: number of slots in bits 27-29, up to four slots in 0-23, six bits each.
+
+A slot is given back with the next data that goes the other way, or by a CREDIT where none does.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ DATA, PLACED, READY, CREDIT = 0, 1, 2, 3
 PLACED_SLOT = -1
 """Stands for the slot of bytes that were placed in this rank's memory."""
 
-NUM_SLOTS_MAX = 64
-"""A slot number has six bits in an immediate."""
+NUM_SLOTS_MAX = 63
+"""A slot number has six bits in an immediate, of which one value says that no slot is returned."""
+NO_SLOT = 63
+CHECK_BITS = 10
+TAG_MASK = (1 << 18) - 1
 CREDITS_PER_IMMEDIATE = 4
 NUM_CONTROL_ENTRIES = 2
 """A peer is at most one operation ahead of the one whose entry is still unread."""
@@ -48,12 +53,12 @@ class LinkSettings:
     Attributes:
         slot_bytes: size of a slot and longest chunk, a multiple of 4096. 1 MiB: of 256 KiB to 2 MiB it costs
             the least processor time per byte, since fewer chunks mean fewer credits and wake-ups.
-        num_slots: number of slots, at most 64. 64 slots of 1 MiB cover 64 MiB in flight: 10 Gbit/s at a round
+        num_slots: number of slots, at most 63. 60 slots of 1 MiB cover 60 MiB in flight: 10 Gbit/s at a round
             trip of 50 ms. Untouched slots cost address space only.
     """
 
     slot_bytes: int = 1024 * 1024
-    num_slots: int = 64
+    num_slots: int = 60
 
     def __post_init__(self) -> None:
         if self.slot_bytes < 4096 or self.slot_bytes % 4096:
@@ -150,15 +155,21 @@ class Link:
         offset = self._slots_offset + slot * self.settings.slot_bytes
         _native.copy_bytes(self._outbox_address + offset, address, length_bytes)
         self._last = self.connection.write(
-            self._outbox_region, offset, length_bytes, self._peer_inbox, offset, immediate=slot << 24 | tag
+            self._outbox_region,
+            offset,
+            length_bytes,
+            self._peer_inbox,
+            offset,
+            immediate=slot << 24 | self._returned() | tag,
         )
 
     def send_to_slot(self, region: Any, offset_bytes: int, length_bytes: int, tag: int) -> Completion:
         """Writes bytes from their place to a free slot; they must not change before the completion."""
         slot = self.free_slots.pop()
         target = self._slots_offset + slot * self.settings.slot_bytes
+        word = slot << 24 | self._returned() | tag
         return self.connection.write(
-            region, offset_bytes, length_bytes, self._peer_inbox, target, immediate=slot << 24 | tag
+            region, offset_bytes, length_bytes, self._peer_inbox, target, immediate=word
         )
 
     def send_to_place(
@@ -172,9 +183,14 @@ class Link:
     ) -> Completion:
         """Writes bytes from their place to where the peer said they belong."""
         remote, base = place
+        word = PLACED << 30 | self._returned() | tag
         return self.connection.write(
-            region, offset_bytes, length_bytes, remote, base + at, immediate=PLACED << 30 | tag
+            region, offset_bytes, length_bytes, remote, base + at, immediate=word
         )
+
+    def _returned(self) -> int:
+        """A slot to give back with the data about to be sent, in its place in the immediate."""
+        return (self._owed.pop() if self._owed else NO_SLOT) << 18
 
     def send_ready(self, places: Sequence[tuple[Any, int]], operation: int) -> None:
         """Tells the peer where it may place the transfers of an operation, in their order."""
@@ -214,10 +230,12 @@ class Link:
     def on_immediate(self, word: int) -> None:
         """Takes in one immediate."""
         kind = word >> 30
-        if kind == DATA:
-            self.arrivals.append(((word >> 24) & 63, word & 0xFFFFFF))
-        elif kind == PLACED:
-            self.arrivals.append((PLACED_SLOT, word & 0xFFFFFF))
+        if kind in (DATA, PLACED):
+            returned = (word >> 18) & 63
+            if returned != NO_SLOT:
+                self.free_slots.append(returned)
+            slot = (word >> 24) & 63 if kind == DATA else PLACED_SLOT
+            self.arrivals.append((slot, word & TAG_MASK))
         elif kind == READY:
             self._read_ready((word >> 16) & 0xFF, word & 0xFFFF)
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from farstep import _native
 from farstep.collectives.errors import CollectiveMismatch, CommunicatorTimeout
-from farstep.collectives.link import PLACED_SLOT, Link
+from farstep.collectives.link import CHECK_BITS, PLACED_SLOT, Link
 from farstep.collectives.plan import Access, LinkPlan, Plan
 from farstep.collectives.reduction import ElementType
 from farstep.collectives.schedule import Action
@@ -35,8 +35,8 @@ class Task:
 
     Attributes:
         name: the collective as the caller knows it, for errors.
-        operation: number of the operation, the same on all ranks.
-        check: 16 bits all ranks must agree on: what was called, with which sizes and types.
+        operation: number of the operation modulo 256, the same on all ranks.
+        check: 10 bits all ranks must agree on: what was called, with which sizes and types.
         source: input of this rank; may be the work space itself.
         work: where the result goes.
         element_type: type of the elements.
@@ -80,7 +80,7 @@ class Run:
     def __init__(self, plan: Plan, task: Task, links: Mapping[int, Link]) -> None:
         self._plan = plan
         self._task = task
-        self._tag = (task.operation & 0xFF) << 16 | task.check
+        self._tag = task.operation << CHECK_BITS | task.check
         self._itemsize_bytes = task.element_type.itemsize_bytes
         self._turns = [0] * len(plan.next_access)
         self._states = {peer: self._make_state(links[peer], part) for peer, part in plan.links.items()}
@@ -115,7 +115,7 @@ class Run:
         for completion in self._completions:
             completion.wait(max(self._task.deadline_s - time.monotonic(), 0.001))
         for state in self._states.values():
-            state.link.ready.pop(self._task.operation & 0xFF, None)
+            state.link.ready.pop(self._task.operation, None)
 
     def _say_ready(self) -> None:
         operation = self._task.operation
@@ -180,7 +180,7 @@ class Run:
             if turns[access.chunk] != access.turn:
                 break
             if access.is_placed:
-                places = link.ready.get(self._task.operation & 0xFF)
+                places = link.ready.get(self._task.operation)
                 if places is None:
                     break
                 if len(places) != state.num_placed_sends:
@@ -279,7 +279,7 @@ def timed_out(task: Task, awaited: Sequence[tuple[int, int, int, int, int]]) -> 
 
 def mismatch(task: Task, peer: int, tag: int) -> CollectiveMismatch:
     """The error of a task whose peer has sent something tagged for another one."""
-    ours, theirs = task.operation & 0xFF, tag >> 16
+    ours, theirs = task.operation, tag >> CHECK_BITS
     what = (
         f"operation {theirs} where this rank runs operation {ours} (both modulo 256)"
         if ours != theirs
