@@ -275,7 +275,7 @@ private:
             : error_ == ConnectionError::None || error_ == ConnectionError::RemoteClosed ? FatalCode::Closed
                                                                                         : FatalCode::Aborted);
         p.neth.nack_psn = static_cast<uint32_t>(receiver_.expected_psn()) & wire::kPsnMask;
-        ev = control_paths_.answer(now, paths_);
+        ev = control_paths_.probe(now, paths_);  // on every plane in turn: the last one heard of may be dead this way
         return ev != kNoEv;
     }
 
@@ -322,6 +322,7 @@ private:
         --num_outstanding_;
         ++probe_counters_.answered;
         if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
+        else paths_.on_acked(now, ev, 0, true, rtt);
         control_paths_.on_answered(paths_.plane(ev));
         if (!sender_.on_probe_answered(now, q.sent_ns, rtt, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
         paths_.set_rtt(sender_.first_rtt_ns());

@@ -2,7 +2,8 @@
 //
 // Answers go back over the plane that just delivered something, as long as probes on it get answered: it is alive in one
 // direction at least, and since the peer sprays its data, its answers are spread too. State probes visit every plane in
-// turn, so that no single dead plane can hide from them or silence them. (MRC §4.6 keeps one confirmed entropy value per
+// turn, so that no single dead plane can hide from them or silence them. Planes much longer than the shortest carry no
+// answers while others can: news of quick packets must not take the slow way. (MRC §4.6 keeps one confirmed entropy value per
 // plane; here the value rotates as well, so that one that died costs a share of the answers and not all of a plane's.)
 #pragma once
 
@@ -41,7 +42,8 @@ public:
     /// For an answer; kNoEv only where every entropy value is denied.
     EvIndex answer(uint64_t now, PathSet& paths) noexcept {
         const uint64_t usable = paths.plane_mask(), trusted = usable & ~suspects();
-        for (const uint64_t planes : {arrivals_ & trusted, trusted, usable}) {
+        const uint64_t near = trusted & ~distant(paths);
+        for (const uint64_t planes : {arrivals_ & near, near, trusted, usable}) {
             const EvIndex ev = in_turn(now, planes, next_answer_, paths);
             if (ev != kNoEv) return ev;
         }
@@ -53,12 +55,24 @@ public:
     }
 
 private:
+    static constexpr uint64_t kSameLength_ns = 1'000'000;  // what a busy host adds for no reason
     static constexpr uint8_t kSuspect = 2;  // probes in a row without an answer: one may be lost by chance
 
     uint64_t suspects() const noexcept {
         uint64_t planes = 0;
         for (uint32_t p = 0; p < num_planes_; ++p)
             if (unanswered_[p] >= kSuspect) planes |= 1ull << p;
+        return planes;
+    }
+    uint64_t distant(const PathSet& paths) const noexcept {
+        uint64_t shortest = 0, planes = 0;
+        for (uint8_t p = 0; p < num_planes_; ++p) {
+            const uint64_t rtt = paths.plane_rtt_ns(p);
+            if (rtt && (!shortest || rtt < shortest)) shortest = rtt;
+        }
+        const uint64_t limit = shortest + shortest / 4 + kSameLength_ns;
+        for (uint8_t p = 0; p < num_planes_; ++p)
+            if (paths.plane_rtt_ns(p) > limit) planes |= 1ull << p;
         return planes;
     }
     EvIndex in_turn(uint64_t now, uint64_t planes, uint32_t& next, PathSet& paths) noexcept {

@@ -2,8 +2,9 @@
 // lost, and sends that again on another entropy value.
 //
 // Three rules find losses, quickest first (MRC §5.2): a packet overtaken on its own entropy value (paths are FIFO), told
-// by a SACK that shows both, for what lies outside a bitmap is unknown and not missing; a packet later than its plane's round trip allows while news of later packets arrives; the retransmission timeout.
-// A soft timeout sends the oldest packet and a probe, so that the end of a message does not wait for the hard one.
+// by a SACK that shows both, for what lies outside a bitmap is unknown and not missing; a packet later than its plane's
+// round trip allows while news of later packets arrives; the retransmission timeout. A soft timeout sends the newest
+// packet and a probe, so that the end of a message does not wait for the hard one.
 //
 // Invariant: the bytes this connection holds in the congestion context are the sizes of its InFlight records.
 #pragma once
@@ -14,51 +15,18 @@
 
 #include "farstep/config.hpp"
 #include "farstep/entropy.hpp"
+#include "farstep/loss_patience.hpp"
 #include "farstep/nscc.hpp"
+#include "farstep/packet_record.hpp"
 #include "farstep/send_queue.hpp"
 #include "farstep/wire.hpp"
 
 namespace farstep {
 
-enum class RecordState : uint8_t { Free, InFlight, Lost, Held, Acked };  // Held: refused for lack of room
-
-struct PacketRecord {
-    uint64_t tx_ns = 0;
-    uint64_t message = 0;
-    uint32_t ev_index = 0;  // position among the packets sent on this entropy value
-    uint32_t size_bytes = 0;  // nominal, as congestion control counts
-    EvIndex ev = kNoEv;
-    EvIndex previous_ev = kNoEv;     // of the transmission before, when it was given up
-    uint16_t previous_timestamp = 0;
-    uint8_t transmissions = 0;
-    RecordState state = RecordState::Free;
-    bool by_timeout = false;  // given up by a timer alone
-};
-
-struct SenderCounters {
-    uint64_t packets = 0, bytes = 0, retransmitted = 0, lost_order = 0, lost_late = 0, lost_timeout = 0, trimmed = 0;
-    uint64_t spurious = 0, soft_timeouts = 0, timeouts = 0, sacks = 0, nacks = 0, acks = 0, invalid_sacks = 0;
-};
-
-/// Smoothed round trip and its variation (RFC 6298 weights).
-struct RoundTrip {
-    uint64_t srtt_ns = 0, var_ns = 0;
-    void sample(uint64_t rtt) noexcept {
-        if (srtt_ns == 0) {
-            srtt_ns = rtt;
-            var_ns = rtt / 2;
-            return;
-        }
-        const uint64_t d = rtt > srtt_ns ? rtt - srtt_ns : srtt_ns - rtt;
-        var_ns += (static_cast<int64_t>(d) - static_cast<int64_t>(var_ns)) / 4;
-        srtt_ns += (static_cast<int64_t>(rtt) - static_cast<int64_t>(srtt_ns)) / 8;
-    }
-};
-
 class Sender {
 public:
     Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths)
-        : config_(c), cc_(&cc), paths_(&paths), queue_(c), window_(c.peer_mpr * kMprUnit_packets),
+        : config_(c), cc_(&cc), paths_(&paths), queue_(c), patience_(c.reliability.loss_slack_min_ns), window_(c.peer_mpr * kMprUnit_packets),
           ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), records_(new PacketRecord[ring_]),
           ev_sent_(new uint32_t[kMaxEvs]()), ev_acked_(new uint32_t[kMaxEvs]()) {
         next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
@@ -122,7 +90,7 @@ public:
     /// Answers the probe sent at `sent_ns`: whatever was sent before it and is still missing is late now. Returns false
     /// when the peer lacks what it had acknowledged before we asked.
     bool on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns, uint32_t cack24) noexcept {
-        rtt_.sample(rtt_ns);
+        patience_.on_sample(rtt_ns);
         if (una_ == next_psn_) {
             if (sent_ns > una_moved_ns_ && expand24(cack24, una_) + 1 < una_) return false;
             retries_ = 0;  // the peer lives and has everything: it holds completions back for a slow application
@@ -150,7 +118,7 @@ public:
             hold(now, r);
             return true;
         }
-        put_lost(psn, r, false);
+        put_lost(psn, r, LossRule::None);
         return trim || ++retries_ <= retry_budget();
     }
     /// A fatal NACK speaks of something we did: of a packet we sent and the peer refused, or, when the peer ended the
@@ -231,9 +199,10 @@ public:
     uint64_t next_psn() const noexcept { return next_psn_; }
     int64_t inflight_bytes() const noexcept { return inflight_bytes_; }
     uint32_t retries() const noexcept { return retries_; }
-    const RoundTrip& round_trip() const noexcept { return rtt_; }
+    const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
     uint64_t rto_ns() const noexcept {
-        uint64_t base = rtt_.srtt_ns ? rtt_.srtt_ns + 4 * rtt_.var_ns + rtt_.srtt_ns / 2 : kFirstTimeout_ns;
+        const RoundTrip& rtt = patience_.round_trip();
+        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : kFirstTimeout_ns;
         if (base < config_.reliability.rto_base_ns) base = config_.reliability.rto_base_ns;
         const uint32_t linear = config_.reliability.linear_count;
         const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
@@ -242,9 +211,10 @@ public:
         return base << doublings;
     }
     const SenderCounters& counters() const noexcept { return counters_; }
-    uint64_t first_rtt_ns() const noexcept { return rtt_.srtt_ns ? rtt_.srtt_ns : config_.reliability.initial_rtt_ns; }
+    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : config_.reliability.initial_rtt_ns; }
 
 private:
+    uint64_t srtt_ns() const noexcept { return patience_.round_trip().srtt_ns; }
     // Before anything was measured. Long enough for any two places on Earth: giving up too early would only load a path
     // whose length nobody knows yet.
     static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
@@ -297,7 +267,7 @@ private:
         }
         // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
         // threshold takes longer to fill than a packet may be late.
-        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= slack_ns(rtt_) / 2 || misses_news(now, ev);
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= patience_.slack_ns() / 2 || misses_news(now, ev);
         if (asks_) asked_ns_ = now;
         return n;
     }
@@ -305,7 +275,7 @@ private:
     // time. Every plane's round trip must be known, so every plane is asked in its turn.
     bool misses_news(uint64_t now, EvIndex ev) noexcept {
         const uint8_t plane = paths_->plane(ev);
-        const uint64_t interval = rtt_.srtt_ns > kPlaneNews_ns ? rtt_.srtt_ns : kPlaneNews_ns;
+        const uint64_t interval = srtt_ns() > kPlaneNews_ns ? srtt_ns() : kPlaneNews_ns;
         if (plane >= kMaxPorts || now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
@@ -345,7 +315,6 @@ private:
         r.ev_index = ++ev_sent_[ev];
         if (r.transmissions < 255) ++r.transmissions;
         r.state = RecordState::InFlight;
-        r.by_timeout = false;
         inflight_bytes_ += r.size_bytes;
         cc_->on_send(now, r.size_bytes);
         paths_->on_sent(now, ev, r.size_bytes);
@@ -373,7 +342,7 @@ private:
             b.rtt_ns = now - r.tx_ns;
             note_order(r);
         } else if (r.previous_ev != kNoEv && p.cc.timestamp == r.previous_timestamp) {
-            ++counters_.spurious;
+            note_spurious(now, r);
             paths_->on_spurious_loss(now, r.previous_ev, r.size_bytes);
             b.trigger_ev = r.previous_ev;
             r.previous_ev = kNoEv;
@@ -383,6 +352,10 @@ private:
         if (p.seth.mark == wire::SackMark::AlwaysSkip && b.trigger_ev != kNoEv) paths_->on_always_skip(now, b.trigger_ev);
     }
 
+    void note_spurious(uint64_t now, const PacketRecord& r) noexcept {
+        ++counters_.spurious;
+        if (r.given_up_by != LossRule::None) patience_.on_spurious(now, r.given_up_by == LossRule::Order);
+    }
     void note_order(const PacketRecord& r) noexcept {
         if (static_cast<int32_t>(r.ev_index - ev_acked_[r.ev]) > 0) ev_acked_[r.ev] = r.ev_index;
         if (r.tx_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = r.tx_ns;
@@ -420,7 +393,7 @@ private:
         } else if (r.state == RecordState::Lost) {
             // Given up, not yet sent again, and here it is after all: put it back before NSCC takes it out (§6.4).
             --num_lost_;
-            ++counters_.spurious;
+            note_spurious(now, r);
             cc_->on_spurious(r.size_bytes);
             b.newly_bytes += r.size_bytes;
             paths_->on_spurious_loss(now, r.ev, r.size_bytes);
@@ -435,9 +408,7 @@ private:
     void finish(uint64_t now, const wire::Packet& p, Batch& b) noexcept {
         flush_run(now, b);
         if (b.rtt_valid) {
-            rtt_.sample(b.rtt_ns);
-            const uint8_t plane = paths_->plane(b.trigger_ev);
-            if (plane < kMaxPorts) plane_rtt_[plane].sample(b.rtt_ns);
+            patience_.on_sample(paths_->plane(b.trigger_ev), b.rtt_ns);
             // Apart from its bytes: an answer by a longer way may find them acknowledged already.
             paths_->on_acked(now, b.trigger_ev, 0, true, b.rtt_ns);
         }
@@ -458,6 +429,7 @@ private:
             retries_ = 0;
             backoff_ = 0;
             arm(now);
+            patience_.on_progress(now);
             if (held_until_ns_ != kNever) {
                 held_batch_ = held_batch_ < window_ ? 2 * held_batch_ : window_;
                 release_held(now);
@@ -472,7 +444,7 @@ private:
         rto_deadline_ns_ = now + rto_ns();
         soft_fired_ = false;
         // Counted from the last packet sent: news of those before it does not put off the end of a message.
-        const uint64_t settled = now + slack_ns(rtt_);
+        const uint64_t settled = now + patience_.slack_ns();
         soft_deadline_ns_ = last_tx_ns_ + soft_timeout_ns();
         if (soft_deadline_ns_ < settled) soft_deadline_ns_ = settled;
         completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
@@ -481,26 +453,18 @@ private:
 
     // ---- loss ------------------------------------------------------------------------------------------------------
 
-    uint64_t slack_ns(const RoundTrip& r) const noexcept {
-        uint64_t slack = 4 * r.var_ns;
-        if (slack < r.srtt_ns / 16) slack = r.srtt_ns / 16;
-        const uint64_t least = config_.reliability.loss_slack_min_ns;
-        return slack < least ? least : slack;
-    }
     uint64_t late_after_ns(EvIndex ev) const noexcept {
-        const uint8_t plane = paths_->plane(ev);
-        const RoundTrip& r = plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
-        if (r.srtt_ns == 0) return rto_ns();
-        return r.srtt_ns + slack_ns(r);
+        const uint64_t late = patience_.late_after_ns(paths_->plane(ev));
+        return late ? late : rto_ns();
     }
     uint64_t soft_timeout_ns() const noexcept {
-        if (rtt_.srtt_ns == 0) return rto_ns();
-        return rtt_.srtt_ns + slack_ns(rtt_) + rtt_.srtt_ns / 8;
+        return srtt_ns() ? srtt_ns() + patience_.slack_ns() : rto_ns();
     }
 
     void detect_losses(uint64_t now, uint64_t shown_low = 0, uint64_t shown_high = 0) noexcept {
         late_deadline_ns_ = kNever;
         const uint64_t settle_ns = cc_->base_rtt_ns() / 2;
+        const bool trusts_order = patience_.trusts_order(now);
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::InFlight) continue;
@@ -508,14 +472,14 @@ private:
             if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
             const uint64_t age = now - r.tx_ns;
             const bool overtaken = static_cast<int32_t>(ev_acked_[r.ev] - r.ev_index) > 0;
-            if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns) {
+            if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns && trusts_order) {
                 ++counters_.lost_order;
-                give_up(now, psn, r, false);
+                give_up(now, psn, r, LossRule::Order);
             } else if (r.tx_ns < newest_acked_tx_ns_) {
                 const uint64_t late = late_after_ns(r.ev);
                 if (age >= late) {
                     ++counters_.lost_late;
-                    give_up(now, psn, r, false);
+                    give_up(now, psn, r, LossRule::Late);
                 } else if (r.tx_ns + late < late_deadline_ns_) {
                     late_deadline_ns_ = r.tx_ns + late;
                 }
@@ -523,15 +487,15 @@ private:
         }
     }
 
-    void give_up(uint64_t now, uint64_t psn, PacketRecord& r, bool timeout) noexcept {
+    void give_up(uint64_t now, uint64_t psn, PacketRecord& r, LossRule rule) noexcept {
         cc_->on_loss(now, r.size_bytes);
-        paths_->on_lost(now, r.ev, r.size_bytes, timeout);
-        put_lost(psn, r, timeout);
+        paths_->on_lost(now, r.ev, r.size_bytes, rule == LossRule::Timer);
+        put_lost(psn, r, rule);
     }
-    void put_lost(uint64_t psn, PacketRecord& r, bool timeout) noexcept {
+    void put_lost(uint64_t psn, PacketRecord& r, LossRule rule) noexcept {
         inflight_bytes_ -= r.size_bytes;
         r.state = RecordState::Lost;
-        r.by_timeout = timeout;
+        r.given_up_by = rule;
         ++num_lost_;
         if (psn < rtx_cursor_) rtx_cursor_ = psn;
     }
@@ -565,13 +529,14 @@ private:
             }
             --left;
             r.state = RecordState::Lost;
-            r.by_timeout = false;
+            r.given_up_by = LossRule::None;
             ++num_lost_;
             if (psn < rtx_cursor_) rtx_cursor_ = psn;
         }
     }
 
-    // The oldest packet goes again on another path, and a probe asks for the rest; the retry budget is untouched.
+    // The newest packet goes again on another path: it is the one whose request for an answer got lost, and the answer to
+    // it tells of those before, most of which usually arrived. The retry budget is untouched.
     void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
         if (!asks_ && has_new()) {  // held up by a port's pace: nobody was asked for an answer yet
             soft_deadline_ns_ = now + soft_timeout_ns();
@@ -581,10 +546,10 @@ private:
         soft_deadline_ns_ = kNever;
         ++counters_.soft_timeouts;
         wants_probe = true;
-        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
+        for (uint64_t psn = next_psn_; psn-- > una_;) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::InFlight) continue;
-            if (now - r.tx_ns >= soft_timeout_ns()) give_up(now, psn, r, true);
+            if (now - r.tx_ns >= soft_timeout_ns()) give_up(now, psn, r, LossRule::Timer);
             return;
         }
     }
@@ -597,7 +562,7 @@ private:
             PacketRecord& r = record(psn);
             if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r.ev)) continue;
             ++counters_.lost_timeout;
-            give_up(now, psn, r, true);
+            give_up(now, psn, r, LossRule::Timer);
         }
         rto_deadline_ns_ = now + rto_ns();
         soft_fired_ = true;
@@ -609,6 +574,7 @@ private:
     Nscc* cc_;
     PathSet* paths_;
     SendQueue queue_;
+    LossPatience patience_;
     uint32_t window_, ring_, mask_;
     std::unique_ptr<PacketRecord[]> records_;
     std::unique_ptr<uint32_t[]> ev_sent_, ev_acked_;
@@ -623,7 +589,6 @@ private:
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     uint64_t asked_ns_ = 0, plane_asked_ns_[kMaxPorts] = {};
     EvIndex last_trigger_ev_ = kNoEv;
-    RoundTrip rtt_, plane_rtt_[kMaxPorts];
     SenderCounters counters_;
 };
 

@@ -1,0 +1,82 @@
+// How late a packet may be before it counts as lost.
+//
+// A quarter of a round trip beyond the smoothed one, or four deviations, whichever is more (RACK, RFC 8985, starts from
+// the same quarter): a window that grows adds a queue faster than the deviation can follow. Every loss that turns out
+// to be none adds another quarter, up to a whole round trip, and long peace takes it back. A path that delivered out of
+// order loses the trust that what was overtaken is lost.
+#pragma once
+
+#include <cstdint>
+
+#include "farstep/config.hpp"
+
+namespace farstep {
+
+/// Smoothed round trip and its variation (RFC 6298 weights).
+struct RoundTrip {
+    uint64_t srtt_ns = 0, var_ns = 0;
+    void sample(uint64_t rtt) noexcept {
+        if (srtt_ns == 0) {
+            srtt_ns = rtt;
+            var_ns = rtt / 2;
+            return;
+        }
+        const uint64_t d = rtt > srtt_ns ? rtt - srtt_ns : srtt_ns - rtt;
+        var_ns += (static_cast<int64_t>(d) - static_cast<int64_t>(var_ns)) / 4;
+        srtt_ns += (static_cast<int64_t>(rtt) - static_cast<int64_t>(srtt_ns)) / 8;
+    }
+};
+
+class LossPatience {
+public:
+    explicit LossPatience(uint64_t slack_min_ns) noexcept : slack_min_ns_(slack_min_ns) {}
+
+    void on_sample(uint8_t plane, uint64_t rtt_ns) noexcept {
+        rtt_.sample(rtt_ns);
+        if (plane < kMaxPorts) plane_rtt_[plane].sample(rtt_ns);
+    }
+    /// A sample of no plane in particular: answers to probes may take another way back.
+    void on_sample(uint64_t rtt_ns) noexcept { rtt_.sample(rtt_ns); }
+
+    /// A packet given up arrived after all; `by_order` if another on its path had overtaken it.
+    void on_spurious(uint64_t now, bool by_order) noexcept {
+        if (by_order) {
+            order_distrusted_until_ns_ = now + kPeaceRtts * rtt_.srtt_ns;
+            return;
+        }
+        if (now - changed_ns_ < rtt_.srtt_ns && quarters_ > 1) return;  // one mistake, seen in many packets
+        if (quarters_ < kMaxQuarters) ++quarters_;
+        changed_ns_ = now;
+    }
+    void on_progress(uint64_t now) noexcept {
+        if (quarters_ == 1 || now - changed_ns_ < kPeaceRtts * rtt_.srtt_ns) return;
+        --quarters_;
+        changed_ns_ = now;
+    }
+
+    const RoundTrip& round_trip() const noexcept { return rtt_; }
+    bool trusts_order(uint64_t now) const noexcept { return now >= order_distrusted_until_ns_; }
+    uint64_t slack_ns() const noexcept { return slack_ns(rtt_); }
+    /// A packet on this plane is late after this long; 0 while nothing was measured.
+    uint64_t late_after_ns(uint8_t plane) const noexcept {
+        const RoundTrip& r = plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
+        return r.srtt_ns ? r.srtt_ns + slack_ns(r) : 0;
+    }
+
+private:
+    static constexpr uint32_t kMaxQuarters = 4;
+    static constexpr uint64_t kPeaceRtts = 64;
+
+    uint64_t slack_ns(const RoundTrip& r) const noexcept {
+        uint64_t slack = quarters_ * (r.srtt_ns / 4);
+        if (slack < 4 * r.var_ns) slack = 4 * r.var_ns;
+        return slack < slack_min_ns_ ? slack_min_ns_ : slack;
+    }
+
+    uint64_t slack_min_ns_;
+    RoundTrip rtt_, plane_rtt_[kMaxPorts];
+    uint32_t quarters_ = 1;
+    uint64_t changed_ns_ = 0, order_distrusted_until_ns_ = 0;
+};
+
+}  // namespace farstep
