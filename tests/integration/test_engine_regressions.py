@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 
@@ -48,6 +49,25 @@ def test_room_for_immediates_is_told_when_it_is_made():
             assert pair.to_a.wait_immediate(WAIT_S) == k
         writes[-1].wait(WAIT_S)
         assert pair.to_b.stats().probes_sent - asked < count // 16 // 4, "the sender had to ask each time"
+
+
+def test_the_end_is_told_on_more_than_one_path():
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        for one in sockets:
+            stack.enter_context(one)
+            one.bind(("127.0.0.1", 0))
+            one.settimeout(WAIT_S)
+        with Endpoint(["127.0.0.1"] * 2) as a, Endpoint(["127.0.0.1"] * 2) as b:
+            descriptor = json.loads(b.create_connection().descriptor)
+            for port, one in zip(descriptor["ports"], sockets, strict=True):
+                port["port"] = one.getsockname()[1]
+            to_b = a.create_connection()
+            to_b.connect(json.dumps(descriptor).encode())
+            to_b.close()
+            for one in sockets:
+                while one.recv(2048)[0] != 0xDD:  # NACK
+                    pass
 
 
 @pytest.mark.parametrize("other", ["connect", "close", "abort"])

@@ -259,6 +259,7 @@ private:
     static constexpr uint64_t kWakeTag = ~0ull, kTimerTag = ~0ull - 1;
     static constexpr uint32_t kMaxBursts = 8;          // per turn, half a megabyte: then incoming packets get their turn
     static constexpr uint32_t kMaxReceives = 2;        // batches per port and turn, for the same reason
+    static constexpr uint32_t kLastWords = 2;          // nobody repeats them, and answers go round the planes
     static constexpr int kSendWait_ms = 2;             // a full send queue drains within this on any real line
     static constexpr size_t kMaxPathEvents = 4096;     // kept for the controller; the oldest go first
 
@@ -409,8 +410,10 @@ private:
     // of the end waits until it has run out of retries.
     void say_closed(uint64_t now, uint32_t i) {
         for (uint32_t n = 0; n < kMaxBursts && core_.poll_control(now, i, burst_); ++n) send(burst_);
-        core_.say_closed(now, i);
-        if (core_.poll_control(now, i, burst_)) send(burst_);
+        for (uint32_t n = 0; n < kLastWords; ++n) {
+            core_.say_closed(now, i);
+            if (core_.poll_control(now, i, burst_)) send(burst_);
+        }
     }
     // A connection has ended: tasks and waiters learn of it, and others may use the window it has left.
     void after_end() {
