@@ -34,7 +34,7 @@ class CommunicatorSettings:
         tree_bytes_max: vectors up to this size take the schedules with the fewest steps. 256 KiB: with four
             ranks these take a third less time there and no longer less at 1 MiB.
         pair_bytes_max: the same for an all-reduce of two ranks, where an exchange moves no more bytes than a
-            ring. 1 MiB: at 2 MiB the ring's smaller reductions and saved copies weigh more.
+            ring. 512 KiB: at 1 MiB the ring's smaller reductions and saved copies weigh more.
         eager_bytes_max: vectors up to this size are copied through slots, which saves the rendezvous, two
             registrations and the wait for the acknowledgement. 256 KiB: above, the copies cost more.
         chunk_bytes_min: shortest chunk worth its bookkeeping. 256 KiB: shorter ones add a tenth to the
@@ -46,7 +46,7 @@ class CommunicatorSettings:
 
     link: LinkSettings = field(default_factory=LinkSettings)
     tree_bytes_max: int = 256 * 1024
-    pair_bytes_max: int = 1024 * 1024
+    pair_bytes_max: int = 512 * 1024
     eager_bytes_max: int = 256 * 1024
     chunk_bytes_min: int = 256 * 1024
     chunks_per_block: int = 4
