@@ -510,7 +510,7 @@ CollectiveRun::Status receive_after_the_peer_left(uint32_t chunks, uint32_t slot
         plan.links[0].receives.push_back({c, 0, c * 8, 8, 0, 0, 0, true, false, true});
         plan.first.push_back(c);
         plan.order.push_back(0);
-        loop.immediates.push_back(c % slots << 24 | task.operation << 16 | task.check);
+        loop.immediates.push_back(c % slots << 24 | kNoSlot << 18 | task.operation << kCheckBits | task.check);
     }
     plan.first.push_back(chunks);
     CollectiveRun run(plan, {&link}, task, MemorySpace({{0, memory.data(), 0}}), MemorySpace({{0, memory.data(), 0}}));
