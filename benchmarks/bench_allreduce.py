@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from typing import Any
 
 SIZES = ("1KiB", "64KiB", "256KiB", "1MiB", "16MiB", "64MiB", "256MiB")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+WARM_UP = 3
+"""Operations before the measured ones: connections, plans and the first touch of buffers."""
 TIME_PER_SIZE_S = 3.0
 """Repetitions are added up to this time, so that small sizes get many and large ones at least the minimum."""
 
@@ -37,28 +40,41 @@ def parse_size(text: str) -> int:
     return int(text)
 
 
+def cpu_time_s() -> float:
+    """Processor time of this process so far, user and system, all threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 def measure_pair(
-    rank: int, gloo: Any, mrc: Any, num_bytes: int, repetitions: int
-) -> tuple[list[float], list[float]]:
-    """Times both libraries in turn; returns the slowest rank's times in seconds, on every rank."""
+    rank: int, groups: dict[str, Any], num_bytes: int, repetitions: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Times both libraries in turn.
+
+    Returns:
+        The slowest rank's times and this rank's mean processor time, in seconds, by library.
+    """
     import torch
     import torch.distributed as dist
 
     tensor = torch.ones(num_bytes // 4, dtype=torch.float32)
-    times = torch.zeros(2, repetitions, dtype=torch.float64)
-    for repetition in range(-2, repetitions):
-        for index, group in enumerate((gloo, mrc)):
+    times = torch.zeros(len(groups), repetitions, dtype=torch.float64)
+    cpu_s = dict.fromkeys(groups, 0.0)
+    for repetition in range(-WARM_UP, repetitions):
+        for index, (name, group) in enumerate(groups.items()):
             tensor.fill_(1.0)
-            dist.barrier(gloo)
-            start_s = time.perf_counter()
+            dist.barrier()
+            start_cpu_s, start_s = cpu_time_s(), time.perf_counter()
             dist.all_reduce(tensor, group=group)
             elapsed_s = time.perf_counter() - start_s
+            spent_s = cpu_time_s() - start_cpu_s
             if tensor[0] != dist.get_world_size() or tensor[-1] != dist.get_world_size():
                 raise SystemExit(f"rank {rank}: wrong sum")
             if repetition >= 0:
                 times[index, repetition] = elapsed_s
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=gloo)
-    return times[0].tolist(), times[1].tolist()
+                cpu_s[name] += spent_s / repetitions
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return {name: times[index].tolist() for index, name in enumerate(groups)}, cpu_s
 
 
 def run_rank(rank: int, size: int, store_path: str, sizes: list[str], repetitions: int) -> None:
@@ -71,27 +87,21 @@ def run_rank(rank: int, size: int, store_path: str, sizes: list[str], repetition
     torch.set_num_threads(1)
     store = dist.FileStore(store_path, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
-    mrc = dist.new_group(backend="mrc")
-    gloo = dist.group.WORLD
+    groups = {"gloo": dist.group.WORLD, "mrc": dist.new_group(backend="mrc")}
     for text in sizes:
         num_bytes = parse_size(text)
-        trial, _ = measure_pair(rank, gloo, mrc, num_bytes, 1)
-        count = max(repetitions, min(200, int(TIME_PER_SIZE_S / 2 / max(trial[0], 1e-5))))
-        gloo_s, mrc_s = measure_pair(rank, gloo, mrc, num_bytes, count)
+        trial, _ = measure_pair(rank, groups, num_bytes, 1)
+        count = max(repetitions, min(200, int(TIME_PER_SIZE_S / 2 / max(trial["gloo"][0], 1e-5))))
+        times, cpu_s = measure_pair(rank, groups, num_bytes, count)
         if rank == 0:
-            ratios = [a / b for a, b in zip(gloo_s, mrc_s, strict=True)]
-            row = {
-                "ranks": size,
-                "size": text,
-                "bytes": num_bytes,
-                "repetitions": count,
-                "gloo_s": statistics.median(gloo_s),
-                "mrc_s": statistics.median(mrc_s),
-                "gloo_mb_per_s": num_bytes / statistics.median(gloo_s) / 1e6,
-                "mrc_mb_per_s": num_bytes / statistics.median(mrc_s) / 1e6,
-                "ratio": statistics.median(ratios),
-                "ratio_quartiles": statistics.quantiles(ratios, n=4)[::2],
-            }
+            ratios = [a / b for a, b in zip(times["gloo"], times["mrc"], strict=True)]
+            row: dict[str, Any] = {"ranks": size, "size": text, "bytes": num_bytes, "repetitions": count}
+            for name in groups:
+                median_s = statistics.median(times[name])
+                row |= {f"{name}_s": median_s, f"{name}_mb_per_s": num_bytes / median_s / 1e6}
+                row[f"{name}_cpu_s"] = cpu_s[name]
+            row["ratio"] = statistics.median(ratios)
+            row["ratio_quartiles"] = statistics.quantiles(ratios, n=4)[::2]
             print(json.dumps(row), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -117,15 +127,16 @@ def run_group(size: int, sizes: list[str], repetitions: int) -> list[dict[str, A
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Prints one line per size."""
-    print(f"{'ranks':>5} {'size':>8} {'reps':>5} {'Gloo':>20} {'mrc':>20} {'ratio':>6}  quartiles")
+    heads = [f"{name:>8} MB/s {'ms':>8} {'CPU ms':>8}" for name in ("Gloo", "mrc")]
+    print(f"{'ranks':>5} {'size':>7} {'reps':>4} {heads[0]} {heads[1]} {'ratio':>6}  quartiles")
     for row in rows:
         low, high = row["ratio_quartiles"]
         cells = [
-            f"{row[f'{name}_mb_per_s']:7.0f} MB/s {row[f'{name}_s'] * 1e3:7.2f} ms"
+            f"{row[f'{name}_mb_per_s']:13.0f} {row[f'{name}_s'] * 1e3:8.2f} {row[f'{name}_cpu_s'] * 1e3:8.2f}"
             for name in ("gloo", "mrc")
         ]
         print(
-            f"{row['ranks']:>5} {row['size']:>8} {row['repetitions']:>5} {cells[0]:>20} {cells[1]:>20} "
+            f"{row['ranks']:>5} {row['size']:>7} {row['repetitions']:>4} {cells[0]} {cells[1]} "
             f"{row['ratio']:6.2f}  {low:.2f}-{high:.2f}"
         )
 
