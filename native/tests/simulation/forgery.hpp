@@ -1,7 +1,7 @@
 // Datagrams no correct peer sends: noise, and well-formed packets with values that are wrong in one way each.
 #pragma once
 
-#include "sim_world.hpp"
+#include "world.hpp"
 
 namespace farstep::sim {
 

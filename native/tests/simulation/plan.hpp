@@ -1,8 +1,8 @@
 // From a seed to a whole run: endpoints, planes, settings, messages, and what goes wrong when.
 #pragma once
 
-#include "sim_forgery.hpp"
-#include "sim_world.hpp"
+#include "forgery.hpp"
+#include "world.hpp"
 
 namespace farstep::sim {
 

@@ -1,7 +1,7 @@
 // Two endpoints over a few lines with stated rate and delay: what the scenario tests set up, and how they measure.
 #pragma once
 
-#include "sim_world.hpp"
+#include "world.hpp"
 
 namespace farstep::sim {
 

@@ -1,12 +1,12 @@
 // Endpoints, connections and an application on a simulated network. The shipped core is stepped event by event and
-// judged after each: see sim_flow.hpp for packets and memory, World::check_* for windows, accounting and timers.
+// judged after each: see flow.hpp for packets and memory, World::check_* for windows, accounting and timers.
 #pragma once
 
 #include <functional>
 #include <memory>
 
 #include "farstep/endpoint.hpp"
-#include "sim_flow.hpp"
+#include "flow.hpp"
 
 namespace farstep::sim {
 

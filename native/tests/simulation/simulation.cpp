@@ -1,5 +1,5 @@
 // Deterministic simulation: from every seed a network, a workload and a fault plan, run on the shipped core in virtual
-// time, with the invariants of sim_flow.hpp and sim_world.hpp judged at every event.
+// time, with the invariants of flow.hpp and world.hpp judged at every event.
 //
 //   simulation SEED COUNT [SIZE]   runs the seeds SEED, SEED+1, ... ; SIZE multiplies the messages of each run
 //
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <unistd.h>
 
-#include "sim_plan.hpp"
+#include "plan.hpp"
 
 namespace {
 

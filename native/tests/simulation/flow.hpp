@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "sim_network.hpp"
+#include "network.hpp"
 
 namespace farstep::sim {
 
