@@ -396,3 +396,78 @@ def test_settings_that_differ_are_noticed():
         for thread in threads:
             thread.join(10)
             assert not thread.is_alive()
+
+
+def run_random_operation(comm, generator):
+    """One operation drawn alike on all ranks, checked against numpy."""
+    size, rank = comm.size, comm.rank
+    count = int(generator.choice([1, 60, 700, 6000, 30_000]))
+    data = generator.integers(0, 100, (size, size, count))
+    root = int(generator.integers(size))
+    kind = generator.choice(
+        ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
+    )
+    if kind == "all_reduce":
+        result = data[rank, 0].copy()
+        comm.all_reduce(result, "max")
+        np.testing.assert_array_equal(result, data[:, 0].max(axis=0))
+    elif kind == "reduce_scatter":
+        result = np.empty(count, np.int64)
+        comm.reduce_scatter(result, list(data[rank]))
+        np.testing.assert_array_equal(result, data[:, rank].sum(axis=0))
+    elif kind == "all_gather":
+        result = np.empty((size, count), np.int64)
+        comm.all_gather(result, data[rank, 0])
+        np.testing.assert_array_equal(result, data[:, 0])
+    elif kind == "broadcast":
+        result = data[rank, 0].copy()
+        comm.broadcast(result, root)
+        np.testing.assert_array_equal(result, data[root, 0])
+    elif kind == "reduce":
+        result = data[rank, 0].copy()
+        comm.reduce(result, root)
+        np.testing.assert_array_equal(result, data[:, 0].sum(axis=0) if rank == root else data[rank, 0])
+    else:
+        result = np.empty((size, count), np.int64)
+        comm.all_to_all(result, data[rank].copy())
+        np.testing.assert_array_equal(result, data[:, rank])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("size", [2, 3])
+def test_any_sequence_of_operations(ranks, size, seed):
+    def body(comm):
+        generator = np.random.default_rng(seed)
+        for _ in range(60):
+            run_random_operation(comm, generator)
+
+    ranks.run(size, body, seed=seed)
+
+
+def test_several_communicators_share_an_endpoint():
+    store = MemoryStore()
+    with Endpoint(name="a") as first, Endpoint(name="b") as second:
+
+        def work(rank, endpoint):
+            with contextlib.ExitStack() as stack:
+                comms = [
+                    stack.enter_context(
+                        Communicator(endpoint, rank=rank, size=2, store=store, name=name, settings=SMALL)
+                    )
+                    for name in ("one", "two")
+                ]
+                data = [np.full(30_000, rank + 1.0) for _ in range(6)]
+                handles = [
+                    comms[index % 2].all_reduce(item, background=True) for index, item in enumerate(data)
+                ]
+                for handle in handles:
+                    handle.wait(20)
+                results.append(all((item == 3).all() for item in data))
+
+        results = []
+        threads = [threading.Thread(target=work, args=pair) for pair in enumerate((first, second))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert results == [True, True]
