@@ -86,7 +86,7 @@ public:
     }
     std::vector<Link>& links() { return links_; }
 
-    std::function<bool(const Datagram&)> on_carry;  // true: this one is lost
+    std::function<uint64_t(const Datagram&)> on_carry;  // extra delay of this one; kNever: it is lost
 
     uint64_t now() const { return now_; }
     const NetworkCounters& counters() const { return counters_; }
@@ -134,7 +134,8 @@ public:
         ++counters_.sent;
         note_packet(d);
         Link& l = link(d.from, d.to, port, d.arrival.local_port);
-        if (on_carry && on_carry(d)) return drop(i, counters_.lost);
+        const uint64_t extra_ns = on_carry ? on_carry(d) : 0;
+        if (extra_ns == kNever) return drop(i, counters_.lost);
         if (is_silent(l, d)) return drop(i, counters_.silenced);
         if (chance(l.loss)) return drop(i, counters_.lost);
         if (!queue(l, d)) return drop(i, counters_.overflowed);
@@ -143,9 +144,9 @@ public:
             const uint32_t copy = make();
             pool_[copy] = pool_[i];
             ++counters_.duplicated;
-            launch(l, copy);
+            launch(l, copy, extra_ns);
         }
-        launch(l, i);
+        launch(l, i, extra_ns);
     }
     /// Something no endpoint sent arrives at `at_ns`.
     void inject(uint32_t i, uint64_t at_ns) {
@@ -215,21 +216,22 @@ private:
         if (chance(l.trim)) cut_payload(d);
         if (!chance(l.corrupt) || d.bytes.size() < 16) return;
         ++counters_.corrupted;
-        d.damaged = true;
+        const std::vector<uint8_t> whole = d.bytes;
         for (uint32_t flips = 1 + rng_.below(4); flips; --flips) {
             uint32_t at = rng_.below(static_cast<uint32_t>(d.bytes.size()));
             if (at == 4) at = 5;  // the one byte the invariant CRC does not cover; it is reserved
             d.bytes[at] ^= static_cast<uint8_t>(1u << rng_.below(8));
         }
         if (chance(0.2)) d.bytes.resize(rng_.below(static_cast<uint32_t>(d.bytes.size())));
+        d.damaged = d.damaged || d.bytes != whole;  // two flips may cancel out
     }
-    void launch(Link& l, uint32_t i) {
+    void launch(Link& l, uint32_t i, uint64_t extra_ns) {
         const Datagram& d = pool_[i];
         uint64_t at = std::max(l.free_ns, now_) + l.delay_ns;
         if (l.rate_bytes_per_s <= 0) at = now_ + l.delay_ns;
         if (l.spread_ns) at += CounterRng(d.arrival.entropy).at(7) % l.spread_ns;
         if (l.jitter_ns) at += rng_.next() % l.jitter_ns;
-        schedule(at, EventKind::Deliver, i);
+        schedule(at + extra_ns, EventKind::Deliver, i);
     }
 
     CounterRng rng_;

@@ -163,7 +163,7 @@ private:
             if (one_in(5)) continue;  // this direction stays quiet
             f.feeds = !one_in(3);
             if (one_in(3)) f.consume_every_ns = between(1'000, 4 * rtt_ns());
-            const uint32_t messages = 1 + rng_.below(one_in(3) ? 60 : 8);
+            const uint32_t messages = (1 + rng_.below(one_in(3) ? 60 : 8)) * size_factor_;
             for (uint32_t k = 0; k < messages && budget; ++k) {
                 const uint32_t bytes = std::min(message_bytes(budget), slice_bytes_);
                 budget -= std::min(budget, bytes / config_.mtu_bytes + 1);

@@ -193,7 +193,7 @@ uint64_t time_with_loss(uint64_t seed, uint64_t rtt_ns, uint32_t bytes, Drop&& d
     p.world.network.on_carry = [&](const Datagram& d) {
         const bool hit = drop(d, count);
         count += hit;
-        return hit;
+        return hit ? kNever : 0;
     };
     const uint64_t start = p.world.now();
     p.send(1, bytes, true);
@@ -234,6 +234,24 @@ void completion_ack_lost(uint64_t seed) {
     });
     figure("ms", static_cast<double>(took) * 1e-6);
     SIM_CHECK(took <= 120 * kMs, "took %.2f ms", static_cast<double>(took) * 1e-6);
+}
+// The completion comes first, the SACK it builds on two milliseconds later.
+void completion_overtakes_its_sack(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(4, 0, 10 * kMs);
+    Pair p(o);
+    for (uint32_t k = 0; k < 10; ++k) {
+        p.send(1, 40'000, true);
+        SIM_CHECK(p.finish(kSecond), "the first messages do not arrive");
+    }
+    p.world.network.on_carry = [](const Datagram& d) { return opcode(d) == wire::Opcode::Sack ? 2 * kMs : 0; };
+    const uint64_t start = p.world.now(), probes = p.sender().probes().sent;
+    p.send(1, 40'000, true);
+    SIM_CHECK(p.finish(kSecond), "the message does not arrive");
+    const uint64_t took = p.world.now() - start;
+    figure("ms", static_cast<double>(took) * 1e-6);
+    SIM_CHECK(took <= 15 * kMs && p.sender().probes().sent == probes, "an early completion was forgotten");
 }
 void every_answer_lost_for_a_while(uint64_t seed) {
     const uint64_t took = time_with_loss(seed, 10 * kMs, 400'000, [](const Datagram& d, uint64_t n) {
@@ -355,7 +373,7 @@ void abort_is_heard(uint64_t seed) {
         if (!peer_sends) p.send(1, 1000, true, p.back);
         p.world.run(20 * kMs);
         uint32_t dropped = 0;
-        p.world.network.on_carry = [&](const Datagram& d) { return opcode(d) == wire::Opcode::Nack && dropped++ < 2; };
+        p.world.network.on_carry = [&](const Datagram& d) { return opcode(d) == wire::Opcode::Nack && dropped++ < 2 ? kNever : 0; };
         Flow& aborts = peer_sends ? *p.back : *p.there;
         Flow& hears = peer_sends ? *p.there : *p.back;
         p.world.abort(aborts);
@@ -429,6 +447,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(last_packet_lost_twice),
     SCENARIO(single_packet_lost),
     SCENARIO(completion_ack_lost),
+    SCENARIO(completion_overtakes_its_sack),
     SCENARIO(every_answer_lost_for_a_while),
     SCENARIO(packet_numbers_wrap),
     SCENARIO(message_numbers_wrap),
