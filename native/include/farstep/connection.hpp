@@ -79,7 +79,7 @@ public:
 
     void on_data(uint64_t now, const wire::Packet& p, const Arrival& a, const RegionTable& regions) noexcept {
         if (!is_open()) {
-            owes_fatal_ = true;
+            if (!owes_fatal_) owes_fatal_ = 1;
             return;
         }
         note_heard(now);
@@ -91,7 +91,7 @@ public:
     }
     void on_probe(uint64_t now, const wire::Packet& p, const Arrival& a) noexcept {
         if (!is_open()) {
-            owes_fatal_ = true;
+            if (!owes_fatal_) owes_fatal_ = 1;
             return;
         }
         note_heard(now);
@@ -134,7 +134,8 @@ public:
         error_ = why;
         completed_at_failure_ = sender_.queue().completed();
         sender_.release_inflight();
-        owes_fatal_ = why != ConnectionError::RemoteClosed;
+        owes_fatal_ = why != ConnectionError::RemoteClosed ? kFatalCopies : 0;
+        fatal_repeats_ = kFatalRepeats;
     }
     template <class Release>
     void drop_messages(Release&& release) noexcept {
@@ -144,14 +145,14 @@ public:
         }
     }
     void say_fatal(FatalCode code) noexcept {
-        owes_fatal_ = true;
+        owes_fatal_ = kFatalCopies;
         fatal_code_ = code;
     }
 
     // ---- time --------------------------------------------------------------------------------------------------------
 
     uint64_t next_timeout_ns() const noexcept {
-        if (!is_open()) return kNever;
+        if (!is_open()) return fatal_due_ns_;
         uint64_t t = sender_.next_timeout_ns();
         const uint64_t probe = next_path_probe_ns();
         if (probe < t) t = probe;
@@ -159,7 +160,10 @@ public:
         return num_outstanding_ && probe_deadline_ns_ < t ? probe_deadline_ns_ : t;
     }
     void on_timeout(uint64_t now) noexcept {
-        if (!is_open()) return;
+        if (!is_open()) {
+            if (now >= fatal_due_ns_) owes_fatal_ = 1;
+            return;
+        }
         bool wants_probe = false;
         if (!sender_.on_timeout(now, wants_probe)) {
             fail(ConnectionError::RetryExceeded);
@@ -215,6 +219,7 @@ public:
 
 private:
     static constexpr uint32_t kMaxProbes = 64;
+    static constexpr uint8_t kFatalCopies = 2, kFatalRepeats = 4;
     static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per plane and round trip on longer paths
     static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
     static constexpr uint64_t kDeafProbe_ns = 20'000'000, kDeafAfterRtts = 4;
@@ -227,12 +232,6 @@ private:
         uint64_t sent_ns = 0, deadline_ns = 0;
     };
 
-    uint8_t plane_of(uint8_t local_port) const noexcept {
-        for (uint32_t i = 0; i < num_planes_; ++i)
-            if (links_[i].local_port == local_port) return static_cast<uint8_t>(i);
-        return 0;
-    }
-
     void on_fatal(const wire::Packet& p) noexcept {
         const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
         const bool ended = code == FatalCode::Closed || code == FatalCode::Aborted;
@@ -240,7 +239,7 @@ private:
         fail(code == FatalCode::Closed    ? ConnectionError::RemoteClosed
              : code == FatalCode::Aborted ? ConnectionError::RemoteAborted
                                           : ConnectionError::RemoteFatal);
-        if (ended) owes_fatal_ = false;  // it knows; one that refused a packet still counts on us
+        if (ended) owes_fatal_ = fatal_repeats_ = 0;  // it knows; one that refused a packet still counts on us
     }
 
     void note_heard(uint64_t now) noexcept {
@@ -266,7 +265,12 @@ private:
     }
 
     bool poll_fatal(uint64_t now, wire::Packet& p, EvIndex& ev) noexcept {
-        owes_fatal_ = false;
+        --owes_fatal_;
+        fatal_due_ns_ = kNever;
+        if (!is_open() && fatal_repeats_) {
+            --fatal_repeats_;
+            fatal_due_ns_ = now + 2 * sender_.first_rtt_ns();
+        }
         p.bth.opcode = wire::Opcode::Nack;
         p.neth = {};
         p.neth.reason = wire::NackReason::UnexpectedEvent;
@@ -353,7 +357,9 @@ private:
     uint64_t usable_ = ~0ull;
     ConnectionError error_ = ConnectionError::None;
     FatalCode fatal_code_ = FatalCode::Refused;
-    bool owes_fatal_ = false, state_probe_due_ = false;
+    uint8_t owes_fatal_ = 0, fatal_repeats_ = 0;  // copies to send now; later ones, in case those get lost
+    uint64_t fatal_due_ns_ = kNever;
+    bool state_probe_due_ = false;
     uint16_t probe_counter_ = 0;
     Probe outstanding_[kMaxProbes]{};
     uint32_t num_outstanding_ = 0;

@@ -373,13 +373,14 @@ void abort_is_heard(uint64_t seed) {
         if (!peer_sends) p.send(1, 1000, true, p.back);
         p.world.run(20 * kMs);
         uint32_t dropped = 0;
-        p.world.network.on_carry = [&](const Datagram& d) { return opcode(d) == wire::Opcode::Nack && dropped++ < 2 ? kNever : 0; };
+        p.world.network.on_carry = [&](const Datagram& d) { return opcode(d) == wire::Opcode::Nack && dropped++ < 4 ? kNever : 0; };
         Flow& aborts = peer_sends ? *p.back : *p.there;
         Flow& hears = peer_sends ? *p.there : *p.back;
         p.world.abort(aborts);
         const uint64_t when = p.world.now();
         SIM_CHECK(p.world.run(when + 5 * kSecond, [&] { return hears.failed; }), "the peer never hears of the abort");
         figure("ms until heard", static_cast<double>(p.world.now() - when) * 1e-6);
+        SIM_CHECK(p.world.now() - when <= 20 * kMs, "it took %.1f ms", static_cast<double>(p.world.now() - when) * 1e-6);
         SIM_CHECK(hears.error == ConnectionError::RemoteAborted, "it heard %s", name(hears.error));
     }
 }
