@@ -331,6 +331,21 @@ def test_abort_unblocks_every_waiter_at_once(ranks):
     assert time.monotonic() - started < 5
 
 
+def test_a_receive_that_times_out_ends_the_communicator(ranks):
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 0:
+            with pytest.raises(CommunicatorTimeout, match="receive from rank 1 with tag 5"):
+                comm.receive(np.zeros(3), 1, 5, timeout_s=0.1)
+            assert "receive from rank 1" in comm.failure
+        else:
+            with pytest.raises(CommunicatorAborted):
+                comm.barrier(timeout_s=10)
+
+    with pytest.raises(CommunicatorAborted):
+        ranks.run(2, body)
+
+
 def test_a_missing_peer_is_named_when_time_is_up(ranks):
     def body(comm):
         comm.barrier()

@@ -104,7 +104,11 @@ public:
         count = r.count;
         return memory_.inbox + (operation % kControlEntries) * kControlEntry_bytes;
     }
-    void forget_places(uint32_t operation) noexcept { ready_[operation % kControlEntries].valid = false; }
+    /// What the peer has named for a later operation stays: it may be ahead.
+    void forget_places(uint32_t operation) noexcept {
+        Ready& r = ready_[operation % kControlEntries];
+        if (r.operation == operation) r.valid = false;
+    }
 
     uint8_t* slot_address(uint32_t slot) const noexcept { return memory_.inbox + slot_offset(slot); }
 

@@ -6,27 +6,18 @@ alone, so that every rank holds the same bits and a rerun gives them again, what
 
 from __future__ import annotations
 
-import time
-import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from farstep import _native
-from farstep.collectives.errors import CommunicatorAborted, CommunicatorError
-from farstep.collectives.link import CHECK_BITS
-from farstep.collectives.loop_runner import LoopRun, compile_for_loop
+from farstep.collectives.errors import CommunicatorAborted
 from farstep.collectives.mesh import Mesh
-from farstep.collectives.operations import Handle, OperationQueue
-from farstep.collectives.plan import Placement, Plan, compile_plan
+from farstep.collectives.operations import Handle
+from farstep.collectives.plan import Placement
 from farstep.collectives.point_to_point import PointToPoint
-from farstep.collectives.reduction import ElementType, ReduceOp, check_reduction, kernel_of
-from farstep.collectives.runner import Run, Task
+from farstep.collectives.reduction import ElementType, ReduceOp, check_reduction
 from farstep.collectives.schedule import (
     Range,
-    Schedule,
     consecutive,
     dissemination_barrier,
     gather,
@@ -35,30 +26,9 @@ from farstep.collectives.schedule import (
     scatter,
 )
 from farstep.collectives.selection import CommunicatorSettings, Selection
+from farstep.collectives.session import CLOSE_TIMEOUT_S, ReadyPlan, Session
 from farstep.collectives.transport import Endpoint, Store
 from farstep.collectives.vector import Space, Vector, allocate_pages, as_vector
-from farstep.engine import EngineError
-
-
-@dataclass(slots=True)
-class ReadyPlan:
-    """A compiled plan with what else depends on the call alone.
-
-    Attributes:
-        plan: the plan.
-        check: a few bits of what was called.
-        compiled: the plan's form for a compiled event loop, made when it is first run in one.
-    """
-
-    plan: Plan
-    check: int
-    compiled: _native.CollectivePlan | None = None
-
-
-PLANS_MAX = 256
-"""Compiled plans kept. A training step uses a few dozen sizes; a plan of 1000 chunks takes half a megabyte."""
-CLOSE_TIMEOUT_S = 5.0
-"""How long closing waits for the worker and for acknowledgements; several round trips of any distance."""
 
 Blocks = Any
 """One buffer, or a sequence with one buffer per rank."""
@@ -102,13 +72,10 @@ class Communicator:
         self.name = name
         self.settings = settings if settings is not None else CommunicatorSettings()
         self._selection = Selection(rank, size, sites, self.settings)
-        self._mesh = Mesh(endpoint, store, rank=rank, size=size, name=name, settings=self.settings.link)
-        self._queue = OperationQueue(f"farstep-{name}-{rank}")
-        self._point_to_point = PointToPoint(self._mesh, self.settings.timeout_s)
-        self._plans: OrderedDict[tuple[object, ...], ReadyPlan] = OrderedDict()
-        self._num_operations = 0
-        self._failure: str | None = None
-        self._temporary: Vector | None = None
+        mesh = Mesh(endpoint, store, rank=rank, size=size, name=name, settings=self.settings.link)
+        self._session = Session(mesh, self._selection, self.settings)
+        self._point_to_point = PointToPoint(mesh, self.abort)
+        self._session.on_abort = self._point_to_point.abort
 
     # -- reductions -----------------------------------------------------------------------------------
 
@@ -136,16 +103,16 @@ class Communicator:
         def prepare() -> ReadyPlan:
             schedule = self._selection.all_reduce(vector.count, nbytes)
             block_bytes = nbytes // self.size if schedule.is_zero_copy else nbytes
-            return self._compile(schedule, nbytes, block_bytes, vector, op)
+            return self._session.compile(schedule, nbytes, block_bytes, vector, op)
 
         def action(deadline_s: float) -> None:
             if vector.count == 0:
                 return
             space = Space([vector])
-            plan = self._plan(("all_reduce", vector.count, vector.element_type, op), prepare)
-            self._run("all_reduce", plan, vector.element_type, space, space, op, deadline_s)
+            plan = self._session.plan(("all_reduce", vector.count, vector.element_type, op), prepare)
+            self._session.run("all_reduce", plan, vector.element_type, space, space, op, deadline_s)
 
-        return self._issue("all_reduce", action, background, timeout_s)
+        return self._session.issue("all_reduce", action, background, timeout_s)
 
     def reduce(
         self,
@@ -165,17 +132,21 @@ class Communicator:
         def prepare() -> ReadyPlan:
             block_bytes = nbytes if nbytes <= self.settings.tree_bytes_max else nbytes // self.size
             schedule = self._selection.reduce(vector.count, nbytes, root)
-            return self._compile(schedule, nbytes, block_bytes, vector, op, root)
+            return self._session.compile(schedule, nbytes, block_bytes, vector, op, root)
 
         def action(deadline_s: float) -> None:
             if vector.count == 0:
                 return
             source = Space([vector])
-            work = source if self.rank == root else Space([self._temporary_like(vector)])
-            plan = self._plan(("reduce", vector.count, vector.element_type, op, root), prepare)
-            self._run("reduce", plan, vector.element_type, source, work, op, deadline_s)
+            work = (
+                source
+                if self.rank == root
+                else Space([self._session.temporary(vector.length_bytes, vector.element_type)])
+            )
+            plan = self._session.plan(("reduce", vector.count, vector.element_type, op, root), prepare)
+            self._session.run("reduce", plan, vector.element_type, source, work, op, deadline_s)
 
-        return self._issue("reduce", action, background, timeout_s)
+        return self._session.issue("reduce", action, background, timeout_s)
 
     def reduce_scatter(
         self,
@@ -208,19 +179,21 @@ class Communicator:
 
         def prepare() -> ReadyPlan:
             schedule = ring_reduce_scatter(ranges, members=self._selection.ring, involving=self.rank)
-            return self._compile(schedule, total_bytes, total_bytes // self.size, out, op)
+            return self._session.compile(schedule, total_bytes, total_bytes // self.size, out, op)
 
         def action(deadline_s: float) -> None:
             before, after = ranges[self.rank].offset, sum(counts) - ranges[self.rank].stop
-            temporary = self._temporary_bytes(total_bytes if self.size > 2 else 0, out.element_type)
+            temporary = self._session.temporary(total_bytes if self.size > 2 else 0, out.element_type)
             # Partial sums of other ranks' blocks lie in temporary memory around the output. With two ranks
             # there are none, so the places before and after are never touched.
             work = self._surround(temporary, out, before, after)
-            plan = self._plan(("reduce_scatter", counts, out.element_type, op), prepare)
+            plan = self._session.plan(("reduce_scatter", counts, out.element_type, op), prepare)
             own = [(out, blocks[self.rank])] if self.size == 1 else []
-            self._run("reduce_scatter", plan, out.element_type, Space(blocks), work, op, deadline_s, own)
+            self._session.run(
+                "reduce_scatter", plan, out.element_type, Space(blocks), work, op, deadline_s, own
+            )
 
-        return self._issue("reduce_scatter", action, background, timeout_s)
+        return self._session.issue("reduce_scatter", action, background, timeout_s)
 
     @staticmethod
     def _surround(temporary: Vector, out: Vector, before: int, after: int) -> Space:
@@ -255,15 +228,17 @@ class Communicator:
 
         def prepare() -> ReadyPlan:
             schedule = self._selection.all_gather(ranges, total_bytes)
-            return self._compile(schedule, total_bytes, total_bytes // self.size, own, "sum")
+            return self._session.compile(schedule, total_bytes, total_bytes // self.size, own, "sum")
 
         def action(deadline_s: float) -> None:
             source = Space([own], origin_bytes=ranges[self.rank].offset * itemsize)
             copies = [] if blocks[self.rank].address == own.address else [(blocks[self.rank], own)]
-            plan = self._plan(("all_gather", counts, own.element_type), prepare)
-            self._run("all_gather", plan, own.element_type, source, Space(blocks), "sum", deadline_s, copies)
+            plan = self._session.plan(("all_gather", counts, own.element_type), prepare)
+            self._session.run(
+                "all_gather", plan, own.element_type, source, Space(blocks), "sum", deadline_s, copies
+            )
 
-        return self._issue("all_gather", action, background, timeout_s)
+        return self._session.issue("all_gather", action, background, timeout_s)
 
     def broadcast(
         self, buffer: Any, root: int, *, background: bool = False, timeout_s: float | None = None
@@ -275,16 +250,16 @@ class Communicator:
 
         def prepare() -> ReadyPlan:
             schedule = self._selection.broadcast(vector.count, nbytes, root)
-            return self._compile(schedule, nbytes, nbytes, vector, "sum", root)
+            return self._session.compile(schedule, nbytes, nbytes, vector, "sum", root)
 
         def action(deadline_s: float) -> None:
             if vector.count == 0:
                 return
             space = Space([vector])
-            plan = self._plan(("broadcast", vector.count, vector.element_type, root), prepare)
-            self._run("broadcast", plan, vector.element_type, space, space, "sum", deadline_s)
+            plan = self._session.plan(("broadcast", vector.count, vector.element_type, root), prepare)
+            self._session.run("broadcast", plan, vector.element_type, space, space, "sum", deadline_s)
 
-        return self._issue("broadcast", action, background, timeout_s)
+        return self._session.issue("broadcast", action, background, timeout_s)
 
     def all_to_all(
         self, outputs: Blocks, inputs: Blocks, *, background: bool = False, timeout_s: float | None = None
@@ -311,15 +286,15 @@ class Communicator:
         def prepare() -> ReadyPlan:
             # The placement and the chunks must not depend on sizes that only this rank knows.
             schedule = pairwise_all_to_all(send_counts, receive_counts, self.rank)
-            return self._compile_fixed(schedule, element_type, "all_to_all")
+            return self._session.compile_fixed(schedule, element_type, "all_to_all")
 
         def action(deadline_s: float) -> None:
-            plan = self._plan(("all_to_all", send_counts, receive_counts, element_type), prepare)
+            plan = self._session.plan(("all_to_all", send_counts, receive_counts, element_type), prepare)
             own = [(receives[self.rank], sends[self.rank])]
             spaces = Space(sends), Space(receives)
-            self._run("all_to_all", plan, element_type, *spaces, "sum", deadline_s, own)
+            self._session.run("all_to_all", plan, element_type, *spaces, "sum", deadline_s, own)
 
-        return self._issue("all_to_all", action, background, timeout_s)
+        return self._session.issue("all_to_all", action, background, timeout_s)
 
     def gather(
         self,
@@ -341,16 +316,16 @@ class Communicator:
 
         def prepare() -> ReadyPlan:
             schedule = gather(ranges, root, involving=self.rank)
-            return self._compile_fixed(schedule, own.element_type, f"gather {root}")
+            return self._session.compile_fixed(schedule, own.element_type, f"gather {root}")
 
         def action(deadline_s: float) -> None:
             key = ("gather", tuple(part.length for part in ranges), own.element_type, root)
-            plan = self._plan(key, prepare)
+            plan = self._session.plan(key, prepare)
             copies = [(blocks[root], own)] if blocks else []
             work = Space(blocks or [own])
-            self._run("gather", plan, own.element_type, Space([own]), work, "sum", deadline_s, copies)
+            self._session.run("gather", plan, own.element_type, Space([own]), work, "sum", deadline_s, copies)
 
-        return self._issue("gather", action, background, timeout_s)
+        return self._session.issue("gather", action, background, timeout_s)
 
     def scatter(
         self,
@@ -371,30 +346,32 @@ class Communicator:
 
         def prepare() -> ReadyPlan:
             schedule = scatter(ranges, root, involving=self.rank)
-            return self._compile_fixed(schedule, out.element_type, f"scatter {root}")
+            return self._session.compile_fixed(schedule, out.element_type, f"scatter {root}")
 
         def action(deadline_s: float) -> None:
             key = ("scatter", tuple(part.length for part in ranges), out.element_type, root)
-            plan = self._plan(key, prepare)
+            plan = self._session.plan(key, prepare)
             copies = [(out, blocks[root])] if blocks else []
             source = Space(blocks or [out])
-            self._run("scatter", plan, out.element_type, source, Space([out]), "sum", deadline_s, copies)
+            self._session.run(
+                "scatter", plan, out.element_type, source, Space([out]), "sum", deadline_s, copies
+            )
 
-        return self._issue("scatter", action, background, timeout_s)
+        return self._session.issue("scatter", action, background, timeout_s)
 
     def barrier(self, *, background: bool = False, timeout_s: float | None = None) -> Handle:
         """Returns once every rank has called it."""
 
         def prepare() -> ReadyPlan:
             schedule = dissemination_barrier(self.size, involving=self.rank)
-            return self._compile_fixed(schedule, ElementType.UINT8, "barrier", Placement.EAGER)
+            return self._session.compile_fixed(schedule, ElementType.UINT8, "barrier", Placement.EAGER)
 
         def action(deadline_s: float) -> None:
             space = Space([Vector(allocate_pages(1), ElementType.UINT8)])
-            plan = self._plan(("barrier",), prepare)
-            self._run("barrier", plan, ElementType.UINT8, space, space, "or", deadline_s)
+            plan = self._session.plan(("barrier",), prepare)
+            self._session.run("barrier", plan, ElementType.UINT8, space, space, "or", deadline_s)
 
-        return self._issue("barrier", action, background, timeout_s)
+        return self._session.issue("barrier", action, background, timeout_s)
 
     # -- between two ranks ------------------------------------------------------------------------------
 
@@ -436,12 +413,12 @@ class Communicator:
             raise ValueError(f"peer is {peer}, this rank itself; copy the data instead")
         if tag < 0:
             raise ValueError(f"tag is {tag}; it must be 0 or more")
-        if self._failure is not None:
-            raise CommunicatorAborted(f"{'send' if is_send else 'receive'}: {self._failure}")
+        if self.failure is not None:
+            raise CommunicatorAborted(f"{'send' if is_send else 'receive'}: {self.failure}")
         wait_s = timeout_s if timeout_s is not None else self.settings.timeout_s
         handle = self._point_to_point.issue(vector, peer, tag, is_send=is_send, timeout_s=wait_s)
         if not background:
-            handle.wait(wait_s)
+            handle.wait()  # the channel ends it when time is up
         return handle
 
     # -- other work -----------------------------------------------------------------------------------
@@ -452,27 +429,24 @@ class Communicator:
         For staging memory: copying in before a collective and out after it. The action is skipped, and its
         handle fails, once an operation has failed. It must not call this communicator.
         """
-        return self._issue(name, lambda deadline_s: action(), background, None)
+        return self._session.issue(name, lambda deadline_s: action(), background, None)
 
     # -- ending ---------------------------------------------------------------------------------------
 
     @property
     def failure(self) -> str | None:
         """Why the communicator can no longer be used; None while it can."""
-        return self._failure
+        return self._session.failure
 
     def abort(self, reason: str) -> None:
         """Fails everything outstanding at once, here and on the peers; the communicator is then useless."""
-        self._failure = self._failure or f"aborted: {reason}"
-        self._mesh.abort(reason)
-        self._point_to_point.abort(reason)
+        self._session.abort(reason)
 
     def close(self) -> None:
         """Ends the communicator after what is queued; the endpoint stays open."""
-        self._queue.close(CLOSE_TIMEOUT_S)
-        self._failure = self._failure or "the communicator is closed"
+        self._session.close()
         self._point_to_point.close()
-        self._mesh.close(CLOSE_TIMEOUT_S)
+        self._session.mesh.close(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Communicator:
         return self
@@ -480,7 +454,7 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._failure is None:
+        if error is not None and self.failure is None:
             self.abort(f"{kind.__name__ if kind else 'error'} in the caller")
         self.close()
 
@@ -508,134 +482,3 @@ class Communicator:
             )
         count = whole.count // self.size
         return [whole.part(rank * count, count) for rank in range(self.size)]
-
-    def _temporary_bytes(self, length_bytes: int, element_type: ElementType) -> Vector:
-        """Memory for partial results, reused from one operation to the next; only one runs at a time."""
-        if self._temporary is None or self._temporary.length_bytes < length_bytes:
-            self._temporary = Vector(allocate_pages(length_bytes), ElementType.UINT8)
-        return Vector(self._temporary.raw[:length_bytes], element_type)
-
-    def _temporary_like(self, vector: Vector) -> Vector:
-        return self._temporary_bytes(vector.length_bytes, vector.element_type)
-
-    def _issue(
-        self, name: str, action: Callable[[float], None], background: bool, timeout_s: float | None
-    ) -> Handle:
-        wait_s = timeout_s if timeout_s is not None else self.settings.timeout_s
-
-        def guarded() -> None:
-            if self._failure is not None:
-                raise CommunicatorAborted(f"{name} on {self.name!r}: {self._failure}")
-            try:
-                action(time.monotonic() + wait_s)
-            except EngineError as error:
-                raise self._fail(name, error) from error
-            except BaseException as error:
-                # Ctrl-C among them. This rank's part is not done and cannot be made up for.
-                self.abort(f"{name} was broken off on rank {self.rank} by {type(error).__name__}")
-                raise
-
-        return self._queue.issue(name, guarded, background=background)
-
-    def _fail(self, name: str, error: EngineError) -> CommunicatorError:
-        """Makes the communicator useless, tells the peers, and says what happened."""
-        was_aborted = self._failure is not None
-        cause = self._failure or str(error)
-        if not was_aborted:
-            self.abort(f"{name} failed on rank {self.rank}: {error}")
-        if isinstance(error, CommunicatorError):
-            return error
-        return CommunicatorAborted(f"{name} on {self.name!r}, rank {self.rank} of {self.size}: {cause}")
-
-    def _plan(self, key: tuple[object, ...], prepare: Callable[[], ReadyPlan]) -> ReadyPlan:
-        plans = self._plans
-        if key in plans:
-            plans.move_to_end(key)
-            return plans[key]
-        plan = plans[key] = prepare()
-        if len(plans) > PLANS_MAX:
-            plans.popitem(last=False)
-        return plan
-
-    def _compile(
-        self,
-        schedule: Schedule,
-        total_bytes: int,
-        block_bytes: int,
-        vector: Vector,
-        op: str,
-        root: int = 0,
-    ) -> ReadyPlan:
-        """Compiles a schedule whose sizes all ranks know."""
-        plan = compile_plan(
-            schedule,
-            self.rank,
-            itemsize_bytes=vector.element_type.itemsize_bytes,
-            chunk_bytes=self._selection.chunk_bytes(block_bytes),
-            placement=self._selection.placement(schedule, total_bytes),
-        )
-        return ReadyPlan(plan, _check_word(schedule.name, total_bytes, vector.element_type.name, op, root))
-
-    def _compile_fixed(
-        self,
-        schedule: Schedule,
-        element_type: ElementType,
-        what: str,
-        placement: Placement = Placement.DIRECT,
-    ) -> ReadyPlan:
-        """Compiles a schedule of which this rank knows only its own part."""
-        plan = compile_plan(
-            schedule,
-            self.rank,
-            itemsize_bytes=element_type.itemsize_bytes,
-            chunk_bytes=self.settings.link.slot_bytes,
-            placement=placement,
-        )
-        return ReadyPlan(plan, _check_word(what, element_type.name))
-
-    def _run(
-        self,
-        name: str,
-        ready: ReadyPlan,
-        element_type: ElementType,
-        source: Space,
-        work: Space,
-        op: str,
-        deadline_s: float,
-        own_blocks: Sequence[tuple[Vector, Vector]] = (),
-    ) -> None:
-        operation = self._num_operations & 0xFF
-        self._num_operations += 1
-        task = Task(
-            name=f"{name} on {self.name!r}, rank {self.rank} of {self.size}",
-            operation=operation,
-            check=ready.check,
-            source=source,
-            work=work,
-            element_type=element_type,
-            kernel=kernel_of(op),
-            divisor=self.size if op == "mean" else 1,
-            own_blocks=own_blocks,
-            deadline_s=deadline_s,
-        )
-        links = self._mesh.links_to(ready.plan.links, deadline_s)
-        spaces: list[Space] = []
-        if not ready.plan.is_eager:
-            spaces = [source] if work is source else [source, work]
-        try:
-            for space in spaces:
-                space.register(self._mesh.endpoint)
-            if self._mesh.is_compiled:
-                if ready.compiled is None:
-                    ready.compiled = compile_for_loop(ready.plan)
-                LoopRun(ready.plan, ready.compiled, task, links, self._mesh.endpoint).run()
-            else:
-                Run(ready.plan, task, links).run()
-        finally:
-            for space in spaces:
-                space.close()
-
-
-def _check_word(*parts: object) -> int:
-    """A few bits of what was called; a peer that calls something else will nearly always differ."""
-    return zlib.crc32("/".join(map(str, parts)).encode()) & ((1 << CHECK_BITS) - 1)

@@ -39,7 +39,7 @@ CHECK_BITS = 10
 TAG_MASK = (1 << 18) - 1
 CREDITS_PER_IMMEDIATE = 4
 NUM_CONTROL_ENTRIES = 2
-"""A peer is at most one operation ahead of the one whose entry is still unread."""
+"""An entry is used again two operations later; one that a peer reads keeps its writer from getting there."""
 CONTROL_ENTRY_BYTES = 16384
 _ENTRY = struct.Struct("<QQQ")
 PLACED_TRANSFERS_MAX = CONTROL_ENTRY_BYTES // _ENTRY.size
@@ -184,9 +184,7 @@ class Link:
         """Writes bytes from their place to where the peer said they belong."""
         remote, base = place
         word = PLACED << 30 | self._returned() | tag
-        return self.connection.write(
-            region, offset_bytes, length_bytes, remote, base + at, immediate=word
-        )
+        return self.connection.write(region, offset_bytes, length_bytes, remote, base + at, immediate=word)
 
     def _returned(self) -> int:
         """A slot to give back with the data about to be sent, in its place in the immediate."""

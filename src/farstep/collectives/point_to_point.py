@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,8 @@ INVITATION, DELIVERED = 0, 1
 INVITATIONS_MAX = 256
 """Receives a peer can be told of at a time; further ones wait until earlier ones have ended."""
 _INVITATION = struct.Struct("<QQQQ")
-LISTEN_INTERVAL_S = 1.0
-"""How often an idle listener looks for timeouts."""
+LISTEN_INTERVAL_S = 0.25
+"""How often an idle listener looks for timeouts, and so how late it may notice one."""
 
 
 @dataclass(slots=True)
@@ -43,8 +44,9 @@ class _Pending:
 class _Channel:
     """Sends and receives with one peer."""
 
-    def __init__(self, mesh: Mesh, peer: int) -> None:
+    def __init__(self, mesh: Mesh, peer: int, on_failure: Callable[[str], None]) -> None:
         self._mesh = mesh
+        self._on_failure = on_failure
         self._peer = peer
         self._lock = threading.RLock()
         self._connection: Connection = mesh.endpoint.create_connection(peer_name=f"rank{peer}")
@@ -210,6 +212,8 @@ class _Channel:
         self._connection.abort(reason)
         for item in pending:
             self._end(item, error or CommunicatorAborted(f"{item.handle.name}: {reason}"))
+        if not self._is_closed:
+            self._on_failure(reason)
 
     def close(self) -> None:
         self._is_closed = True
@@ -222,11 +226,16 @@ class _Channel:
 
 
 class PointToPoint:
-    """All channels of one rank, each made when it is first used."""
+    """All channels of one rank, each made when it is first used.
 
-    def __init__(self, mesh: Mesh, timeout_s: float) -> None:
+    Args:
+        mesh: where connections are made.
+        on_failure: called with the reason when a channel has failed.
+    """
+
+    def __init__(self, mesh: Mesh, on_failure: Callable[[str], None]) -> None:
         self._mesh = mesh
-        self._timeout_s = timeout_s
+        self._on_failure = on_failure
         self._channels: dict[int, _Channel] = {}
         self._lock = threading.Lock()
 
@@ -234,7 +243,7 @@ class PointToPoint:
         """Starts a send or receive."""
         with self._lock:
             if peer not in self._channels:
-                self._channels[peer] = _Channel(self._mesh, peer)
+                self._channels[peer] = _Channel(self._mesh, peer, self._on_failure)
             channel = self._channels[peer]
         what = f"send to rank {peer}" if is_send else f"receive from rank {peer}"
         handle = Handle(f"{what} with tag {tag} on {self._mesh.name!r}")
