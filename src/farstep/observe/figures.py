@@ -98,12 +98,15 @@ def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Fi
         figure.update_yaxes(type="log", dtick=1, range=[-0.15, 1.5 * math.log10(top) + 0.5])
     else:
         figure.update_yaxes(range=[0, 1.4 * top])
+    # P100 is at the right end; its label shares the first line with that of P50 unless P50 is near.
+    slowest = f"P100, step {times.slowest_step}"
+    position = (times.p50_ns / 1e6 - min(values)) / ((max(values) - min(values)) or 1)
     marks = (
-        ("P50", times.p50_ns),
-        ("P99", times.p99_ns),
-        (f"P100, step {times.slowest_step}", times.p100_ns),
+        (0, "P50", times.p50_ns, "solid"),
+        (1, "P99", times.p99_ns, "dash"),
+        (0 if position < 0.4 else 2, slowest, times.p100_ns, "dot"),
     )
-    for level, (name, time_ns) in enumerate(marks):
+    for level, name, time_ns, dash in marks:
         time_ms = time_ns / 1e6
         figure.add_shape(
             type="line",
@@ -112,16 +115,17 @@ def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Fi
             y0=0,
             y1=1 - 0.09 * level,  # stops below the labels of the marks before
             yref="paper",
-            line={"color": PALETTE[5], "width": 1.5, "dash": _DASHES[level]},
+            line={"color": PALETTE[5], "width": 1.5, "dash": dash},
         )
+        is_last = name == slowest
         figure.add_annotation(
             x=math.log10(time_ms) if is_log else time_ms,
             y=1 - 0.09 * level,
             yref="paper",
             text=f"{name}: {time_ms:,.1f} ms",
             showarrow=False,
-            xanchor="left" if level < 2 else "right",
-            xshift=5 if level < 2 else -5,
+            xanchor="right" if is_last else "left",
+            xshift=-5 if is_last else 5,
             yanchor="top",
         )
     figure.update_layout(showlegend=False, bargap=0, hovermode="closest")
@@ -188,7 +192,7 @@ def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.F
     from_s, until_s = 0.0, timeline.duration_s
     if around is not None:
         from_s, until_s = window_around(around, timeline.duration_s)
-    bin_s = max(SAMPLE_BIN_S, (until_s - from_s) / BINS_MAX)
+    bin_s = max(_burst_s(timeline, around), (until_s - from_s) / BINS_MAX)
     for index, path in enumerate(_ordered(timeline)):
         rates = timeline.path_rates(path.name, bin_s, until_s=until_s)
         first = int(from_s / bin_s)
@@ -210,6 +214,15 @@ def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.F
     figure.update_xaxes(range=[from_s, until_s])
     _shade_faults(figure, timeline)
     return figure
+
+
+def _burst_s(timeline: Timeline, around: Fault | None) -> float:
+    """Returns how long to average: over two steps, as gradients come in bursts, but well within the fault."""
+    times = StepTimes.of(timeline.rows)
+    wanted_s = 0.0 if times is None else 2 * times.p50_ns / 1e9
+    if around is not None and around.end_ns is not None:
+        wanted_s = min(wanted_s, (around.end_ns - around.start_ns) / 1e10)
+    return max(SAMPLE_BIN_S, wanted_s)
 
 
 def window_around(fault: Fault, duration_s: float) -> tuple[float, float]:

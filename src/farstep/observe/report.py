@@ -160,10 +160,16 @@ def _section(title: str | None, figure: go.Figure, note: str) -> str:
 
 
 def _faults(timeline: Timeline) -> str:
-    head = ("fault", "in effect (min:s)", "steps", "cost at once", "in steps", "cost in all", "in steps")
-    rows = [(fault.title, fault.when, *cost_texts(cost)) for fault, cost in zip_costs(timeline)]
+    rows = []
+    for fault, cost in zip_costs(timeline):
+        num_steps, at_once, at_once_steps, at_once_waiting, in_all, in_all_steps, in_all_waiting = cost_texts(
+            cost
+        )
+        rows.append((fault.title, "at once", at_once, at_once_steps, at_once_waiting))
+        rows.append((f"{fault.when}, {num_steps} steps", "in all", in_all, in_all_steps, in_all_waiting))
+    table = _table(("fault, and when it was in effect (min:s)", "cost", "time", "in steps", "waiting"), rows)
     note = f'<p class="note">{escape(COST_CAPTION)}</p>'
-    return f"<section><h2>Faults and their cost</h2>{note}{_table(head, rows)}</section>"
+    return f"<section><h2>Faults and their cost</h2>{note}{table}</section>"
 
 
 def _paths(timeline: Timeline) -> str:

@@ -82,6 +82,10 @@ class FaultCost:
     """Excess of the first `ONSET_STEPS` steps: the price of noticing and rerouting."""
     excess_ns: int
     """Excess of all steps in the window."""
+    onset_waiting_ns: int
+    """The same as `onset_ns`, of the time spent waiting for gradients alone: what the network has to answer for."""
+    excess_waiting_ns: int
+    """The same as `excess_ns`, of the time spent waiting for gradients alone."""
     noise_ns: int
 
     @property
@@ -107,22 +111,27 @@ def fault_costs(timeline: Timeline) -> list[FaultCost]:
         window = [row for row in rows if _overlaps(row, fault)]
         before = [row for row in healthy if row.end_ns <= fault.start_ns][-STEPS_AROUND:]
         after = [row for row in healthy if fault.end_ns is not None and row.start_ns >= fault.end_ns]
-        around = [row.step_time_ns for row in [*before, *after[:STEPS_AROUND]]]
+        around = [*before, *after[:STEPS_AROUND]]
         if not window or not around:
             continue
-        median_ns = round(statistics.median(around))
+        times_ns = [row.step_time_ns for row in around]
+        median_ns = round(statistics.median(times_ns))
         if median_ns == 0:
             continue
-        spread_ns = 1.4826 * statistics.median(abs(time - median_ns) for time in around)
+        spread_ns = 1.4826 * statistics.median(abs(time_ns - median_ns) for time_ns in times_ns)
+        waiting_ns = round(statistics.median(row.allreduce_ns for row in around))
         excesses = [row.step_time_ns - median_ns for row in window]
+        waiting = [row.allreduce_ns - waiting_ns for row in window]
         costs.append(
             FaultCost(
-                fault,
-                len(window),
-                median_ns,
-                sum(excesses[:ONSET_STEPS]),
-                sum(excesses),
-                round(spread_ns * math.sqrt(len(window))),
+                fault=fault,
+                num_steps=len(window),
+                median_ns=median_ns,
+                onset_ns=sum(excesses[:ONSET_STEPS]),
+                excess_ns=sum(excesses),
+                onset_waiting_ns=sum(waiting[:ONSET_STEPS]),
+                excess_waiting_ns=sum(waiting),
+                noise_ns=round(spread_ns * math.sqrt(len(window))),
             )
         )
     return costs

@@ -142,14 +142,20 @@ def _faults_table(timeline: Timeline) -> Table:
     table.add_column("cost", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("= steps", justify="right", no_wrap=True)
+    table.add_column("waiting", justify="right", no_wrap=True)
     for fault, cost in zip_costs(timeline)[:FAULTS_LISTED_MAX]:
-        num_steps, at_once, at_once_steps, in_all, in_all_steps = cost_texts(cost)
-        what = f"{fault.title}\n{fault.when}, {num_steps} steps"
+        num_steps, at_once, at_once_steps, at_once_waiting, in_all, in_all_steps, in_all_waiting = cost_texts(
+            cost
+        )
         table.add_row(
-            Text(what), "at once\nin all", f"{at_once}\n{in_all}", f"{at_once_steps}\n{in_all_steps}"
+            Text(f"{fault.title}\n{fault.when}, {num_steps} steps"),
+            "at once\nin all",
+            f"{at_once}\n{in_all}",
+            f"{at_once_steps}\n{in_all_steps}",
+            f"{at_once_waiting}\n{in_all_waiting}",
         )
     if len(timeline.faults) > FAULTS_LISTED_MAX:
-        table.add_row(f"and {len(timeline.faults) - FAULTS_LISTED_MAX} more, in the report", "", "", "")
+        table.add_row(f"and {len(timeline.faults) - FAULTS_LISTED_MAX} more, in the report", "", "", "", "")
     return table
 
 
@@ -159,7 +165,8 @@ FAULTS_LISTED_MAX = 12
 COST_CAPTION = (
     "Cost: time beyond the median of the healthy steps around. "
     f"At once: its first {ONSET_STEPS} steps; in all: every step while it lasted. "
-    "±: what as many healthy steps stray by."
+    "±: what as many healthy steps stray by. Waiting: the part spent waiting for gradients; "
+    "the rest is computing, which other work on the machine may slow."
 )
 """What the columns of a fault's cost mean."""
 
@@ -170,16 +177,22 @@ def zip_costs(timeline: Timeline) -> list[tuple[Fault, FaultCost | None]]:
     return [(fault, costs.get(id(fault))) for fault in timeline.faults]
 
 
-def cost_texts(cost: FaultCost | None) -> tuple[str, str, str, str, str]:
-    """Returns the steps in the window, the cost at once and in steps, the cost in all and in steps."""
+def cost_texts(cost: FaultCost | None) -> tuple[str, str, str, str, str, str, str]:
+    """Puts the cost of a fault into words.
+
+    Returns:
+        Steps in the window; cost at once, in steps, and the part of it spent waiting for gradients; the same in all.
+    """
     if cost is None:
-        return ("-",) * 5
+        return ("-",) * 7
     return (
         str(cost.num_steps),
         _signed_ms(cost.onset_ns),
         f"{cost.onset_steps:+.2f}",
+        _signed_ms(cost.onset_waiting_ns),
         f"{_signed_ms(cost.excess_ns).removesuffix(' ms')} ±{milliseconds_text(cost.noise_ns)}",
         f"{cost.excess_steps:+.2f}",
+        _signed_ms(cost.excess_waiting_ns),
     )
 
 

@@ -181,6 +181,17 @@ def test_the_cost_of_a_fault_is_the_excess_over_healthy_steps() -> None:
     assert cost.noise_ns == 0
 
 
+def test_waiting_for_gradients_is_told_apart_from_computing() -> None:
+    def waits(number: int, time_ms: float, waiting_ms: float) -> Step:
+        return step(number, time_ms).model_copy(update={"allreduce_ns": round(waiting_ms * MS)})
+
+    records = [record(10 * i + 10, waits(i, 10, 2)) for i in range(8)]
+    records += [record(81, fault("applied")), record(100, waits(8, 20, 9)), record(130, waits(9, 30, 2))]
+    (cost,) = fault_costs(Timeline.of(records))
+    assert (cost.excess_ns, cost.excess_waiting_ns) == (30 * MS, 7 * MS)
+    assert (cost.onset_ns, cost.onset_waiting_ns) == (30 * MS, 7 * MS)
+
+
 def test_a_fault_that_never_ends_is_priced_by_the_steps_before_it() -> None:
     records = [record(10 * i, step(i, 10)) for i in range(1, 6)]
     records += [record(51, fault("applied")), record(75, step(6, 25))]
