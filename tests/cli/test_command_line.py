@@ -70,6 +70,24 @@ def test_a_mistake_in_the_file_names_it(tmp_path):
     assert done.stderr == "error: run.toml: netwrok = a table: unknown key; did you mean network?\n"
 
 
+@pytest.mark.parametrize("host", ["no such host", "203.0.113.9", "127.0.0.1:9000", "x" * 70 + ".example"])
+def test_an_address_that_the_ranks_cannot_bind_is_told_before_they_start(tmp_path, host):
+    (tmp_path / "run.toml").write_text(f'[network]\nbind_host = "{host}"\n')
+    done = farstep("train", "run.toml", "--out", "runs", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"error: network.bind_host = '{host}': must be an address of this machine ("
+    )
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_name_in_another_encoding_is_told_so(tmp_path):
+    done = farstep("train", "--text", "\udcff.txt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(": must be UTF-8 text\n")
+
+
 def test_the_configuration_shown_is_one_that_can_be_run(tmp_path):
     shown = farstep("train", "--show-config", "--steps", "50")
     assert shown.returncode == 0

@@ -73,6 +73,8 @@ def _run(
 
     if place is not None and place.rank != 0:
         return launch_under_torchrun(config, place)
+    for note in config.faults_too_late():
+        print(f"note: {note}", file=sys.stderr)
     every_steps = max(1, config.run.steps // PLAIN_LINES)
     with _display(plain=plain or place is not None, every_steps=every_steps) as display:
 

@@ -59,18 +59,40 @@ def describe_validation_error(
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Reads a TOML file.
+    """Reads a TOML file; a byte order mark, as some editors write it, is no part of it.
 
     Raises:
-        ConfigError: the file cannot be read or is not TOML.
+        ConfigError: the file cannot be read, is no UTF-8 text or is not TOML.
     """
     try:
-        with Path(path).open("rb") as file:
-            return tomllib.load(file)
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from error
+    return parse_toml(text, source=str(path))
+
+
+def parse_toml(text: str, *, source: str) -> dict[str, Any]:
+    """Reads TOML text.
+
+    Args:
+        text: what a user wrote.
+        source: where it comes from, for messages.
+
+    Raises:
+        ConfigError: it is not TOML, or holds what no configuration does.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: is not usable TOML: arrays or tables are nested too deeply") from error
+    except ValueError as error:  # an integer of thousands of digits, which Python refuses to read
+        raise ConfigError(f"{source}: is not usable TOML: a number is too long") from error
 
 
 def check_keys(table: object, valid: Iterable[str]) -> None:

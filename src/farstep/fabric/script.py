@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from farstep.fabric.channels import Channel
-from farstep.fabric.errors import ConfigError, describe_validation_error, read_toml
+from farstep.fabric.errors import ConfigError, describe_validation_error, parse_toml, read_toml
 from farstep.fabric.faults import FAULTS_MAX, Fault, Restore
 from farstep.fabric.tables import Table
 
@@ -74,11 +73,7 @@ class FaultScript(Table):
         Raises:
             ConfigError: the text is no TOML, or no valid script.
         """
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{source}: is not valid TOML: {error}") from error
-        return cls.parse(table, source=source)
+        return cls.parse(parse_toml(text, source=source), source=source)
 
     @classmethod
     def load(cls, path: str | Path) -> FaultScript:

@@ -8,7 +8,7 @@ wording errors is the business of `farstep.train.config_file`.
 from itertools import combinations
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from farstep.fabric.errors import ConfigError
 from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
@@ -30,6 +30,16 @@ STDLIB_TEXT = "stdlib"
 """Value of `data.text` that stands for the sources of the running Python's standard library."""
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain the character of number zero")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_without_nul)]
+"""A text that is given to the operating system as the name of a file or of a host."""
+
+
 class Section(BaseModel):
     """Base of all sections: strict, closed and immutable."""
 
@@ -43,7 +53,7 @@ class RunSection(Section):
         default=1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result"
     )
     steps: int = Field(default=280, ge=1, le=10_000_000, description="optimizer steps")
-    out: str = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
+    out: Name = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
     eval_every_steps: int = Field(default=28, ge=1, description="steps between held-out evaluations")
     eval_windows: int = Field(
         default=128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks"
@@ -71,7 +81,7 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """`[data]`: the text and how it is cut into batches."""
 
-    text: str = Field(
+    text: Name = Field(
         default=STDLIB_TEXT,
         min_length=1,
         description='a file, or "stdlib": the sources of this Python\'s standard library',
@@ -115,7 +125,7 @@ class NetworkConfig(Section):
         default=4, ge=1, le=16, description="independent networks; each rank has one UDP port in each"
     )
     paths_per_plane: int = Field(default=1, ge=1, le=64, description="paths between two sites in each plane")
-    bind_host: str = Field(
+    bind_host: Name = Field(
         default="127.0.0.1", min_length=1, description="address the ranks bind their ports to"
     )
     emulate: bool = Field(default=True, description="carry traffic between sites through the path emulator")
@@ -196,6 +206,15 @@ class RunConfig(Section):
         if self.paths and self.network.emulate:
             return 1 + max(path.plane for path in self.paths)
         return self.network.planes
+
+    def faults_too_late(self) -> tuple[str, ...]:
+        """Returns a line for each fault that begins at a step which the run does not reach."""
+        return tuple(
+            f"faults[{index}] ({fault.kind}) will not happen: it begins at step {fault.at_step}, "
+            f"and the last of {self.run.steps} steps is {self.run.steps - 1}"
+            for index, fault in enumerate(self.faults)
+            if fault.at_step is not None and fault.at_step >= self.run.steps
+        )
 
     def emulated_network(self, source: str = "run") -> EmulatedNetwork | None:
         """Returns sites and paths as the path emulator carries them; None if no traffic passes through it.

@@ -5,7 +5,6 @@ What is valid is told from the models themselves, so a new field needs no new me
 
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -15,7 +14,7 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from farstep.fabric.errors import describe_validation_error
+from farstep.fabric.errors import describe_validation_error, read_toml
 from farstep.fabric.timeline import FaultTimeline
 from farstep.train.config import RunConfig, demo_config
 from farstep.train.errors import ConfigError
@@ -39,20 +38,13 @@ def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -
     overrides = dict(overrides or {})
     if path is None:
         steps = overrides.get("run.steps")
-        usable = isinstance(steps, int) and steps >= 1
-        table = demo_config(steps if usable else None).model_dump(mode="json", exclude_none=True)
+        try:
+            demo = demo_config(steps)
+        except ValidationError:
+            demo = demo_config()  # what is wrong with it is told below, in our words
+        table = demo.model_dump(mode="json", exclude_none=True)
         return parse_config(table, source="command line", overrides=overrides)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    return parse_config(table, source=str(path), overrides=overrides)
+    return parse_config(read_toml(path), source=str(path), overrides=overrides)
 
 
 def parse_config(
@@ -61,7 +53,7 @@ def parse_config(
     """Turns a TOML table into a `RunConfig`.
 
     Args:
-        table: what `tomllib` returned.
+        table: what a TOML file holds.
         source: name of the file, for messages.
         overrides: dotted key (`run.steps`) to value; they win over the table.
 
@@ -148,6 +140,8 @@ def _describe(error: ValidationError, source: str, overrides: Mapping[str, Any])
         return f"{where}: {dotted} = {_show(problem['input'])}: unknown key; {_closest_key(location)}"
     if problem["type"] == "missing":
         return f"{where}: {dotted} is missing: {_what_is_valid(location)}"
+    if problem["type"] == "string_unicode":  # a name on the command line, in another encoding
+        return f"{where}: {dotted} = {_show(problem['input'])}: must be UTF-8 text"
     if problem["type"] == "value_error":
         return f"{where}: {dotted} = {_show(problem['input'])}: {problem['ctx']['error']}"
     return f"{where}: {dotted} = {_show(problem['input'])}: {_what_is_valid(location)}"

@@ -72,8 +72,13 @@ def _stdlib_text() -> bytes:
 
 
 def _file_text(text: str) -> bytes:
+    path = Path(text)
     try:
-        return Path(text).read_bytes()
+        if (
+            path.exists() and not path.is_file() and not path.is_dir()
+        ):  # a pipe, and every rank reads the text
+            raise ConfigError(f'{text}: data.text is not a regular file; valid: a file, or "stdlib"')
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f'{text}: data.text cannot be read: {error.strerror or error}; valid: a file, or "stdlib"'

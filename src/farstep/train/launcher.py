@@ -53,9 +53,10 @@ def launch(
         How the run ended; Ctrl-C ends it after the current step.
 
     Raises:
-        ConfigError: the text or the folder cannot be used.
+        ConfigError: the text, the folder or the address to bind cannot be used.
         RunFailed: the path emulator could not be started.
     """
+    _check_bind_host(config.network.bind_host)
     corpus = _corpus(config)
     folder = make_folder(config.run.out)
     on_folder(folder)
@@ -83,10 +84,11 @@ def launch_under_torchrun(
         On rank 0 how the run ended, and whether this rank has finished; rank 0 tells why if not.
 
     Raises:
-        ConfigError: the text or the folder cannot be used, or the group is of the wrong size.
+        ConfigError: the text, the folder or the address to bind cannot be used, or the group is of the wrong size.
         RunFailed: rank 0 is gone, or the path emulator could not be started.
     """
     place.check(config)
+    _check_bind_host(config.network.bind_host)
     corpus = _corpus(config)
     from farstep.train.rendezvous import open_torchrun_store
     from farstep.train.worker import run_rank
@@ -142,6 +144,19 @@ def make_folder(out: str) -> Path:
             ) from error
         return folder
     raise ConfigError(f"run.out = {out!r}: holds too many runs of this second")
+
+
+def _check_bind_host(host: str) -> None:
+    """Checks that this machine has the address its ranks are to bind."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host can look like this
+        why = (error.strerror if isinstance(error, OSError) else "") or "not the name of a host"
+        raise ConfigError(
+            f"network.bind_host = {host!r}: must be an address of this machine ({why})"
+        ) from error
 
 
 def _corpus(config: RunConfig) -> Corpus:

@@ -1,11 +1,14 @@
 """The configuration: defaults, round trip through TOML, and one exact line for each kind of mistake."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farstep.fabric import FaultScript
+from farstep.lab.standalone import load_emulation
 from farstep.train import ConfigError, RunConfig, demo_config, dump_toml, load_config, parse_config
 from farstep.train.config import ModelConfig, NetworkConfig, OptimizerConfig, SiteConfig
 
@@ -86,6 +89,10 @@ MISTAKES = {
         '[[sites]]\nname = "a"\n[[sites]]\nname = "a"',
         "run.toml: sites = [a table, a table]: every site needs a name of its own; 'a' is used twice",
     ),
+    "a name that no file can have": (
+        '[run]\nout = "a\\u0000b"',
+        'run.toml: run.out = "a\\u0000b": must not contain the character of number zero',
+    ),
     "no table": (
         "run = 3",
         "run.toml: run = 3: must be a table, written as [run]",
@@ -138,6 +145,49 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path):
     broken.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"broken\.toml: is not UTF-8 text"):
         load_config(broken)
+    with pytest.raises(ConfigError, match=r"cannot be read: embedded null"):
+        load_config(Path("run\0.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = " + "[" * 3000 + "]" * 3000, "arrays or tables are nested too deeply"),
+        ("x = " + "9" * 5000, "a number is too long"),
+    ],
+)
+def test_toml_beyond_all_measure_is_refused_in_one_line(tmp_path, text: str, message: str):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    for load in (load_config, FaultScript.load, load_emulation):
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        assert str(caught.value) == f"{path}: is not usable TOML: {message}"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("\ufeff[run]\nsteps = 5\n", encoding="utf-8")
+    assert load_config(path).run.steps == 5
+
+
+@pytest.mark.parametrize("steps", [10**20, 0, -1, True])
+def test_a_number_of_steps_that_cannot_be_is_blamed_on_the_command_line(steps: int):
+    with pytest.raises(
+        ConfigError, match=r"^command line: run\.steps = [-\w]+: must be an integer at least 1"
+    ):
+        load_config(None, {"run.steps": steps})
+
+
+def test_a_fault_behind_the_end_is_told_and_no_mistake():
+    """`--show-config > run.toml` and then fewer steps is what the guide suggests."""
+    config = parse_config(demo_config().model_dump(mode="json", exclude_none=True), source="run.toml")
+    assert config.faults_too_late() == ()
+    shorter = parse("[run]\nsteps = 3\n" + CUT + "at_step = 3")
+    assert shorter.faults_too_late() == (
+        "faults[0] (path_down) will not happen: it begins at step 3, and the last of 3 steps is 2",
+    )
+    assert parse("[run]\nsteps = 3\n" + CUT + "at_step = 2").faults_too_late() == ()
 
 
 def test_what_is_left_out_has_its_default():

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -77,6 +78,13 @@ def test_a_text_that_is_too_short_or_missing_is_named(tmp_path):
         corpus(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"data\.text cannot be read: Is a directory"):
         corpus(tmp_path)
+
+
+def test_a_pipe_is_refused_because_every_rank_reads_the_text(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/null"):
+        with pytest.raises(ConfigError, match=f"^{name}: data.text is not a regular file"):
+            load_corpus(name, held_out_fraction=0.05, context_bytes=96)
 
 
 def test_as_much_text_as_the_message_asks_for_is_enough(tmp_path):
