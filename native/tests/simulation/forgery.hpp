@@ -21,7 +21,9 @@ public:
         d.arrival.ecn_ce = rng_.below(2);
         if (rng_.below(8) == 0) d.arrival.trimmed = static_cast<uint8_t>(1 + rng_.below(2));
         Connection* c = world_.connection(f);
-        if (!c || rng_.below(4) == 0) noise(d);
+        // What misses the window now may fit when a stalled host looks at it.
+        const bool stalled = world_.host(f.from).stalled_until_ns > world_.now();
+        if (!c || stalled || rng_.below(4) == 0) noise(d);
         else packet(d, f, *c);
         world_.network.inject(i, world_.now());
     }
@@ -92,8 +94,8 @@ private:
             case 0:  // already had
                 p.bth.psn = static_cast<uint32_t>(expected - 1 - rng_.below(reserve)) & wire::kPsnMask;
                 break;
-            case 1:  // far ahead
-                p.bth.psn = static_cast<uint32_t>(expected + window + rng_.below(reserve)) & wire::kPsnMask;
+            case 1:  // just beyond the window, or far
+                p.bth.psn = static_cast<uint32_t>(expected + window + rng_.below(2) * rng_.below(reserve)) & wire::kPsnMask;
                 break;
             case 2:  // in the window, for memory it may not write
                 p.bth.psn = static_cast<uint32_t>(expected + rng_.below(window)) & wire::kPsnMask;
