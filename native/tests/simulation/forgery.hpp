@@ -103,7 +103,7 @@ private:
                 break;
             default:  // in the window, over the end of the region
                 p.bth.psn = static_cast<uint32_t>(expected + rng_.below(window)) & wire::kPsnMask;
-                p.reth.va = rng_.below(2) ? in.slice_bytes : rng_.next() | 1ull << 63;
+                p.reth.va = rng_.below(2) ? in.slice_bytes - p.payload_bytes + 1 : rng_.next() | 1ull << 63;
         }
     }
     // Says nothing new: acknowledges what was acknowledged, or what was never sent.
