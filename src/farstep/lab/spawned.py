@@ -29,7 +29,7 @@ def main() -> int:
         return _refuse(describe_validation_error(error, "network"))
     except (ConfigError, OSError) as error:
         return _refuse(str(error))
-    print(json.dumps({"ok": True, "control": process.control.path}), flush=True)
+    _answer({"ok": True, "control": process.control.path})
     process.run()
     with contextlib.suppress(OSError):  # left to us if the parent died; else the parent removes it
         os.rmdir(os.path.dirname(order["control"]))
@@ -37,8 +37,14 @@ def main() -> int:
 
 
 def _refuse(message: str) -> int:
-    print(json.dumps({"ok": False, "error": message}), flush=True)
+    _answer({"ok": False, "error": message})
     return 2
+
+
+def _answer(message: dict[str, object]) -> None:
+    """Tells the parent, one line on the pipe."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

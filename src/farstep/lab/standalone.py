@@ -134,7 +134,8 @@ def _run(process: EmulatorProcess, file: EmulationFile, for_s: float | None, out
     started_ns = time.monotonic_ns()
 
     def say(line: str) -> None:
-        print(line, file=out, flush=True)
+        out.write(line + "\n")
+        out.flush()
 
     def tell(event: dict[str, object]) -> None:
         at_s = (time.monotonic_ns() - started_ns) / 1e9
