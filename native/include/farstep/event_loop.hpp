@@ -1,4 +1,5 @@
-// The endpoint on real sockets: one thread, one lock, one epoll set. This file and udp_socket.hpp make all system calls.
+// The endpoint on real sockets: one thread, one lock, one epoll set. This file, sleeper.hpp and udp_socket.hpp make all system
+// calls.
 //
 // The loop thread holds the lock while it works and gives it up before it sleeps; a caller that posts while the thread
 // sleeps sends its first packets itself, so that a small message costs no thread switch. Nothing here knows of Python.
@@ -14,14 +15,12 @@
 #include <mutex>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
 #include <thread>
 #include <vector>
 
 #include "farstep/endpoint.hpp"
 #include "farstep/loop_task.hpp"
+#include "farstep/sleeper.hpp"
 #include "farstep/udp_socket.hpp"
 
 namespace farstep {
@@ -45,13 +44,6 @@ class EventLoop {
 public:
     explicit EventLoop(const LoopConfig& c)
         : config_(c), core_(c.core), peers_(c.core.max_connections), owner_pid_(::getpid()) {
-        epoll_fd_.fd = ::epoll_create1(EPOLL_CLOEXEC);
-        wake_fd_.fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        timer_fd_.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (epoll_fd_.fd < 0 || wake_fd_.fd < 0 || timer_fd_.fd < 0)
-            throw std::system_error(errno, std::generic_category(), "cannot create the event loop's descriptors");
-        watch(wake_fd_.fd, kWakeTag);
-        watch(timer_fd_.fd, kTimerTag);
         for (uint32_t p = 0; p < c.ports.size(); ++p) open_port(p);
         thread_ = new std::thread([this] { run(); });
     }
@@ -65,7 +57,7 @@ public:
     bool owns_process() const noexcept { return ::getpid() == owner_pid_; }
     void close_descriptors() noexcept {
         ports_.clear();
-        for (Descriptor* d : {&epoll_fd_, &wake_fd_, &timer_fd_}) d->close();
+        sleeper_.close();
     }
 
     static uint64_t now_ns() noexcept {
@@ -84,16 +76,14 @@ public:
             for (uint32_t k = 0; k < core_.num_active(); ++k) say_closed(now, core_.active(k));
             closed_ = true;
         }
-        wake();
+        sleeper_.wake();
         if (thread_->joinable()) thread_->join();
         changed_.notify_all();
         task_done_.notify_all();
         std::unique_lock<std::mutex> l(mutex_);
         changed_.wait(l, [this] { return waiters_ == 0; });
         for (Port& p : ports_) p.close();
-        // wake_fd_ stays open: a caller that has just left the lock may still write to it.
-        epoll_fd_.close();
-        timer_fd_.close();
+        sleeper_.stop();
     }
 
     // ---- commands, all thread-safe -------------------------------------------------------------------------------------
@@ -113,7 +103,7 @@ public:
             Guard g(*this);
             core_.start(now_ns(), i);
         }
-        wake();
+        sleeper_.wake();
     }
     /// Returns how many writes the peer had confirmed.
     uint64_t close_connection(uint32_t i) {
@@ -152,7 +142,7 @@ public:
             if (number == kRejected) return kRejected;
             must_wake = after_post();
         }
-        if (must_wake) wake();
+        if (must_wake) sleeper_.wake();
         return number;
     }
 
@@ -167,11 +157,11 @@ public:
         if (!has_task(task)) {
             TaskAccess access(*this);
             if (task.advance(access)) {
-                if (after_post()) wake();
+                if (after_post()) sleeper_.wake();
                 return WaitResult::Ready;
             }
             tasks_.push_back(&task);
-            if (after_post()) wake();
+            if (after_post()) sleeper_.wake();
         }
         ++waiters_;
         task_done_.wait_until(l, deadline, [&] { return closed_ || !has_task(task); });
@@ -202,7 +192,7 @@ public:
             if (!c) return r = WaitResult::Closed, true;
             bool must_transmit = false;
             if (core_.pop_immediate(now_ns(), i, value, must_transmit)) {
-                if (must_transmit && after_post()) wake();
+                if (must_transmit && after_post()) sleeper_.wake();
                 return r = WaitResult::Ready, true;
             }
             if (!c->is_open()) return r = WaitResult::Failed, true;
@@ -221,7 +211,7 @@ public:
     }
 
     /// Makes the thread look at what a command changed.
-    void kick() noexcept { wake(); }
+    void kick() noexcept { sleeper_.wake(); }
 
     std::vector<PathEvent> take_path_events() {
         Guard g(*this);
@@ -256,23 +246,12 @@ public:
     bool is_closed() const noexcept { return closed_; }
 
 private:
-    static constexpr uint64_t kWakeTag = ~0ull, kTimerTag = ~0ull - 1;
     static constexpr uint32_t kMaxBursts = 8;          // per turn, half a megabyte: then incoming packets get their turn
     static constexpr uint32_t kMaxReceives = 2;        // batches per port and turn, for the same reason
     static constexpr uint32_t kLastWords = 2;          // nobody repeats them, and answers go round the planes
     static constexpr int kSendWait_ms = 2;             // a full send queue drains within this on any real line
     static constexpr size_t kMaxPathEvents = 4096;     // kept for the controller; the oldest go first
 
-    struct Descriptor {
-        int fd = -1;
-        Descriptor() = default;
-        Descriptor(const Descriptor&) = delete;
-        ~Descriptor() { close(); }
-        void close() noexcept {
-            if (fd >= 0) ::close(fd);
-            fd = -1;
-        }
-    };
     struct Port {
         UdpSocket main;
         std::vector<UdpSocket> extra;
@@ -305,13 +284,6 @@ private:
         EventLoop& l_;
     };
 
-    void watch(int fd, uint64_t tag) {
-        epoll_event e{};
-        e.events = EPOLLIN;
-        e.data.u64 = tag;
-        if (::epoll_ctl(epoll_fd_.fd, EPOLL_CTL_ADD, fd, &e) < 0)
-            throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
-    }
     void open_port(uint32_t p) {
         Port port;
         const SocketAddress& a = config_.ports[p];
@@ -321,14 +293,9 @@ private:
             port.extra.push_back(UdpSocket::open(a.with_port(0), 4096, config_.send_buffer_bytes, false));
             port.source_ports.push_back(port.extra.back().local().port());
         }
-        watch(port.main.fd(), p);
+        sleeper_.watch(port.main.fd());
         ports_.push_back(std::move(port));
     }
-    void wake() noexcept {
-        const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t n = ::write(wake_fd_.fd, &one, sizeof one);
-    }
-
     template <class Ready>
     WaitResult wait(uint64_t timeout_ns, Ready&& ready) {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
@@ -420,7 +387,7 @@ private:
         ++change_number_;
         advance_tasks();
         changed_.notify_all();
-        if (after_post()) wake();
+        if (after_post()) sleeper_.wake();
     }
     bool has_task(const LoopTask& task) const noexcept {
         return std::find(tasks_.begin(), tasks_.end(), &task) != tasks_.end();
@@ -459,19 +426,9 @@ private:
         if (!sleeping_) return false;
         const uint64_t now = now_ns();
         if (transmit(now, kMaxBursts)) return true;
-        arm_timer(now, core_.poll_timeout(now));
+        sleeper_.arm(now, core_.poll_timeout(now));
         return false;
     }
-    // Deadlines mostly move later: a timer that is set earlier than needed only costs one idle turn, so it stays.
-    void arm_timer(uint64_t now, uint64_t at_ns) noexcept {
-        if (at_ns == kNever || (armed_ns_ > now && armed_ns_ <= at_ns)) return;
-        armed_ns_ = at_ns;
-        itimerspec spec{};
-        spec.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000ull);
-        spec.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000ull);
-        ::timerfd_settime(timer_fd_.fd, TFD_TIMER_ABSTIME, &spec, nullptr);
-    }
-
     // ---- the thread ------------------------------------------------------------------------------------------------------
 
     void run() {
@@ -482,7 +439,7 @@ private:
             sleeping_ = !more;
             mutex_.unlock();
             if (more) yield_to_callers();
-            else sleep();
+            else sleeper_.sleep();
             mutex_.lock();
             sleeping_ = false;
         }
@@ -516,20 +473,9 @@ private:
         if (next <= now) more = true;
         if (!more) {
             ++counters_.sleeps;
-            arm_timer(now, next);
+            sleeper_.arm(now, next);
         }
         return more;
-    }
-
-    void sleep() noexcept {
-        epoll_event events[8];
-        const int n = ::epoll_wait(epoll_fd_.fd, events, 8, -1);
-        for (int k = 0; k < n; ++k) {
-            if (events[k].data.u64 != kWakeTag && events[k].data.u64 != kTimerTag) continue;
-            uint64_t ignored;
-            [[maybe_unused]] const ssize_t r =
-                ::read(events[k].data.u64 == kWakeTag ? wake_fd_.fd : timer_fd_.fd, &ignored, sizeof ignored);
-        }
     }
 
     bool receive_all(uint64_t now) {
@@ -596,14 +542,14 @@ private:
     ReceiveBatch batch_;
     TxBurst burst_;
     std::deque<PathEvent> path_events_;
-    Descriptor epoll_fd_, wake_fd_, timer_fd_;
+    Sleeper sleeper_;
     pid_t owner_pid_;
     std::mutex mutex_;
     std::condition_variable changed_, task_done_;
     std::vector<LoopTask*> tasks_;
     std::atomic<int> callers_{0};
     uint32_t waiters_ = 0;
-    uint64_t change_number_ = 0, armed_ns_ = 0;
+    uint64_t change_number_ = 0;
     bool sleeping_ = false;
     std::atomic<bool> closed_{false};
     LoopCounters counters_;
