@@ -204,6 +204,8 @@ private:
         for (uint32_t n = rng_.below(4); n; --n) draw_outage(w);
         if (one_in(4)) draw_port_events(w);
         if (one_in(4)) draw_stalls(w);
+        if (one_in(5)) draw_overflows(w);
+        if (one_in(6)) draw_denials(w);
         if (one_in(3)) draw_forgery(w);
         w.healthy_since_ns = heal_ns_;
         w.at(heal_ns_, [&w] {
@@ -285,6 +287,28 @@ private:
             const uint32_t e = rng_.below(num_endpoints_);
             const uint64_t ns = between(1'000, 20 * rtt_ns());
             w.at(between(0, heal_ns_), [&w, e, ns] { w.stall(e, ns); });
+        }
+    }
+    void draw_overflows(World& w) {
+        for (uint32_t n = 1 + rng_.below(3); n; --n) {
+            const uint32_t e = rng_.below(num_endpoints_);
+            w.at(between(0, heal_ns_), [&w, e] { w.core(e).on_receive_overflow(w.now(), 7); });
+        }
+    }
+    // The controller takes one path per plane out of service and gives it back; another always remains.
+    void draw_denials(World& w) {
+        if (config_.paths.active_per_plane + config_.paths.backup_per_plane < 2) return;
+        for (Flow& f : w.flows()) {
+            if (one_in(2)) continue;
+            const uint64_t from = between(0, heal_ns_);
+            for (const bool denied : {true, false})
+                w.at(denied ? from : between(from, heal_ns_), [&w, &f, denied] {
+                    Connection* c = w.connection(f);
+                    if (!c || w.host(f.from).vanished) return;
+                    if (denied) c->paths().deny(w.now(), 0);
+                    else c->paths().allow(w.now(), 0);
+                    w.after(f.from);
+                });
         }
     }
     void draw_forgery(World& w) {
