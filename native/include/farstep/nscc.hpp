@@ -100,6 +100,9 @@ public:
             // start-up has its own growth
         } else if (!ecn) {
             increase(newly, delay);
+            // Below what the rate asks for, a delay says little where nothing is marked: it may stand in a queue of the
+            // way back, behind traffic of the other direction, and a window that waits for it to end is starved.
+            if (learns() && cwnd_ < window_by_rate_) cwnd_ += kRegrowth * newly;
         } else if (delay >= target_ns_) {
             multiplicative_decrease(now);
         }
@@ -185,7 +188,17 @@ private:
     static constexpr uint64_t kDefaultBaseRttNs = 1'000'000;   // stands only until the first sample
     static constexpr uint32_t kInitialPackets = 32;
     static constexpr double kBdpFactor = 1.5;
-    static constexpr double kLearnedHostNoiseNs = 300'000.0;
+    static constexpr double kRegrowth = 0.25;   // of what is delivered: a cut is made good within a few round trips
+    // A busy host answers milliseconds late, which few slow lines notice and any router can hold; on a fast line it
+    // would be more than a buffer. On a slow line the allowance follows the largest rate ever seen, not the present
+    // one: traffic the other way delays acknowledgements, and a window that shrank with what it then delivers would
+    // never win its share back.
+    static constexpr double kLearnedHostNoiseNs = 300'000.0, kSlowLineHostNoiseNs = 8'000'000.0;
+    static constexpr double kSlowLineNoiseBytes = 262'144.0;
+    double learned_noise_bytes(double rate) const noexcept {
+        return std::max(rate * kLearnedHostNoiseNs * 1e-9,
+                        std::min(peak_rate_ * kSlowLineHostNoiseNs * 1e-9, kSlowLineNoiseBytes));
+    }
     static constexpr double kHardCeilingBytes = 1073741824.0;   // 1 GiB: 40 Gb/s over 200 ms; bounds start-up
 
     // With trimming and a known rate this is NSCC as published; else rounds are measured.
@@ -216,11 +229,12 @@ private:
 
         const bool capped = config_.max_cwnd_bytes != 0;
         const double ceiling = capped ? static_cast<double>(config_.max_cwnd_bytes) : kHardCeilingBytes;
-        const double noise_ns = config_.host_noise_ns >= 0 ? static_cast<double>(config_.host_noise_ns)
-                                                           : (rate_known_ ? 0.0 : kLearnedHostNoiseNs);
+        peak_rate_ = std::max(peak_rate_, rate);
+        const double noise_bytes = config_.host_noise_ns >= 0 ? rate * static_cast<double>(config_.host_noise_ns) * 1e-9
+                                                              : (rate_known_ ? 0.0 : learned_noise_bytes(rate));
         const double window_bdp = std::max(bdp, rate * static_cast<double>(longest_rtt_ns_) * 1e-9);
         const double room = learns() ? learner_.headroom() : 1.0;
-        double window = window_bdp + room * ((kBdpFactor - 1.0) * window_bdp + kBdpFactor * rate * noise_ns * 1e-9);
+        double window = window_bdp + room * ((kBdpFactor - 1.0) * window_bdp + kBdpFactor * noise_bytes);
         window_by_rate_ = window;
         if (!rate_known_) {
             window = learner_.max_window(window, ceiling);
@@ -337,7 +351,7 @@ private:
 
     double cwnd_ = 0;
     uint64_t max_cwnd_ = 0;
-    double window_by_rate_ = 0;
+    double window_by_rate_ = 0, peak_rate_ = 0;
     int64_t inflight_ = 0;      // signed: a late report may take it below zero for a moment
     uint64_t base_rtt_ns_, target_ns_ = 1, longest_rtt_ns_ = 0;
     double avg_delay_ns_ = 0;

@@ -32,11 +32,12 @@ public:
     static constexpr double kLossHigh = 0.03;            // of at least kLossSampleBytes: the window overruns a buffer
     static constexpr double kLossLow = 0.015;            // random loss of a bad line stays below
     static constexpr uint64_t kLossSampleBytes = 262'144;
-    static constexpr double kHeadroomMin = 0.2, kHeadroomStep = 0.2, kHeadroomRegrow = 0.004;
+    static constexpr double kHeadroomMin = 0.2, kHeadroomStep = 0.2, kHeadroomRegrow = 0.01;
     static constexpr double kProbeGain = 1.25;
     static constexpr double kUpKeep = 1.10;              // a wider window is kept if it delivers this much more
     static constexpr double kDownKeep = 0.95;            // a narrower one if it delivers this much of it
     static constexpr double kHillDecay = 0.95;
+    static constexpr double kDrainGain = 2.0;
     static constexpr uint32_t kProbeEveryMin = 4;        // window-limited rounds between probes
     static constexpr uint32_t kProbeEveryMax = 64;
     static constexpr uint32_t kProbeRounds = 3;          // the first one still carries the old window
@@ -66,13 +67,14 @@ public:
         if (!rate_.on_delivered(now, newly, marked, base_rtt_ns, round)) return step;
         step.refresh = true;
         limited_ = round.window_limited;
-        const bool overrun = judge_losses(round);
+        // Start-up overruns by intent, and once.
+        const bool overrun = phase_ != Phase::Starting && !draining_ && judge_losses(round);
         const double delivered = static_cast<double>(round.delivered_bytes);
         const bool marks = static_cast<double>(round.marked_bytes) > kMarkShare * delivered;
         if (phase_ == Phase::Starting) {
             const double lost = static_cast<double>(round.lost_bytes);
             const bool losing = lost > kStartupLossShare * (delivered + lost) && round.lost_bytes > kStartupLossBytes;
-            start_round(round, losing || marks, step);
+            start_round(round, losing || marks, by_rate, step);
         } else {
             climb_round(round, overrun || marks, cwnd, max_window, by_rate, step);
         }
@@ -116,7 +118,7 @@ private:
         return share > kLossHigh;
     }
 
-    void start_round(const RateRound& round, bool congested, LearnStep& step) noexcept {
+    void start_round(const RateRound& round, bool congested, double by_rate, LearnStep& step) noexcept {
         const bool grew = round.bytes_per_s > kStartupGrowth * start_best_;
         if (grew) {
             start_best_ = round.bytes_per_s;
@@ -125,8 +127,16 @@ private:
         if (grew && !queueing_) flat_rounds_ = 0;
         else if (round.window_limited) ++flat_rounds_;
         if (!congested && flat_rounds_ < kFlatRounds) return;
-        phase_ = Phase::Cruising;
         step.grow_bytes = 0;
+        reference_rate_ = round.bytes_per_s;
+        drain(by_rate);
+    }
+    // Start-up overshoots, and what it leaves in the queues holds up everybody, the acknowledgements of the other
+    // direction too: the window is halved as long as that costs nothing.
+    void drain(double by_rate) noexcept {
+        draining_ = hill_bytes_ > by_rate;
+        if (draining_) probe(Phase::ProbingDown, std::max(hill_bytes_ / kDrainGain, by_rate));
+        else cruise(kProbeEveryMin);
     }
 
     void climb_round(const RateRound& round, bool congested, double cwnd, double max_window, double by_rate,
@@ -161,7 +171,8 @@ private:
             if (hill_bytes_ > by_rate) probe(Phase::ProbingDown, std::max(hill_bytes_ / kProbeGain, by_rate));
             else cruise(std::min(2 * probe_every_, kProbeEveryMax));
         } else if (probe_rate_ >= kDownKeep * reference_rate_) {
-            cruise(kProbeEveryMin);
+            if (draining_) drain(by_rate);
+            else cruise(kProbeEveryMin);
         } else {
             hill_bytes_ = hill_before_;
             cruise(std::min(2 * probe_every_, kProbeEveryMax));
@@ -180,6 +191,7 @@ private:
         probe_every_ = rounds;
         rounds_ = 0;
         reference_rate_ = 0;
+        draining_ = false;
     }
 
     RateEstimator rate_;
@@ -187,6 +199,7 @@ private:
     bool queueing_ = false;           // even the quickest of the last few packets had to wait
     uint64_t least_rtt_ns_ = UINT64_MAX;
     uint32_t rtt_samples_ = 0;
+    bool draining_ = false;           // start-up has ended, its window has not been tested yet
     bool limited_ = false;            // by the window, in this round or the one before
     int64_t peak_inflight_ = 0;
     double start_best_ = 0;
