@@ -48,13 +48,13 @@ def train(
 
     overrides: dict[str, Any] = {"run.steps": steps, "run.seed": seed, "run.out": out, "data.text": text}
     given = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
-    if find_spec("torch") is None:
-        raise CommandError("torch is not installed", status=LOCAL, hint='pip install "farstep[train]"')
     try:
         config = load_config(run, {key: value for key, value in given.items() if value is not None})
         if show_config:
             print(dump_toml(config), end="")
             return
+        if find_spec("torch") is None:
+            raise CommandError("torch is not installed", status=LOCAL, hint='pip install "farstep[train]"')
         place = TorchrunPlace.from_environment(os.environ)
         result, has_finished = _run(config, place, plain=plain)
     except ConfigError as error:

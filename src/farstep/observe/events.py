@@ -220,7 +220,10 @@ def record_from_json(line: str | bytes) -> Record | None:
     Raises:
         ValueError: the line is no JSON object, lacks a key or holds a value out of range.
     """
-    fields = json.loads(line)
+    try:
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("arrays or objects are nested too deeply") from error
     if not isinstance(fields, dict):
         raise ValueError(f"a line of the log must be a JSON object, not {type(fields).__name__}")
     missing = [key for key in _ENVELOPE if key not in fields]

@@ -96,6 +96,7 @@ def test_a_broken_line_elsewhere_is_named(tmp_path: Path) -> None:
     ("line", "complaint"),
     [
         ("[1]", "JSON object"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"wall": "", "rank": null, "kind": "step"}', "'t_ns' is missing"),
         ('{"t_ns": -1, "wall": "", "rank": null, "kind": "step"}', "t_ns must be"),
         ('{"t_ns": true, "wall": "", "rank": null, "kind": "step"}', "t_ns must be"),
