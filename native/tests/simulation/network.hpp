@@ -55,6 +55,7 @@ struct Link {
     double ecn_bytes = 0;         // standing queue from which packets are marked; 0: never
     bool trims = false;           // a full queue trims instead of dropping
     double loss = 0, duplicate = 0, corrupt = 0, trim = 0, ecn = 0;  // probabilities per packet
+    double remark = 0;  // a whole packet gets the mark of a trimmed one
     bool silent = false;                 // drops everything, tells nobody
     std::vector<uint16_t> silent_sources;  // entropy values that are dead
     uint64_t free_ns = 0;
@@ -214,6 +215,7 @@ private:
     void damage(const Link& l, Datagram& d) {
         if (chance(l.ecn)) mark(d);
         if (chance(l.trim)) cut_payload(d);
+        else if (chance(l.remark)) d.arrival.trimmed = 1;
         if (!chance(l.corrupt) || d.bytes.size() < 16) return;
         ++counters_.corrupted;
         const std::vector<uint8_t> whole = d.bytes;

@@ -210,7 +210,7 @@ private:
         w.healthy_since_ns = heal_ns_;
         w.at(heal_ns_, [&w] {
             for (Link& l : w.network.links()) {
-                l.loss = l.duplicate = l.corrupt = l.trim = l.ecn = 0;
+                l.loss = l.duplicate = l.corrupt = l.trim = l.ecn = l.remark = 0;
                 l.jitter_ns = 0;
                 l.silent = false;
                 l.silent_sources.clear();
@@ -228,12 +228,13 @@ private:
         if (one_in(3)) noise.corrupt = probability();
         if (one_in(3)) noise.trim = probability();
         if (one_in(3)) noise.ecn = probability();
+        if (one_in(6)) noise.remark = probability();
         if (one_in(3)) noise.jitter_ns = between(1, 2 * delay_ns_);
         const bool everywhere = one_in(2);
         for (Link& l : w.network.links()) {
             if (!everywhere && one_in(2)) continue;
             l.loss = noise.loss, l.duplicate = noise.duplicate, l.corrupt = noise.corrupt;
-            l.trim = noise.trim, l.ecn = noise.ecn, l.jitter_ns = noise.jitter_ns;
+            l.trim = noise.trim, l.ecn = noise.ecn, l.remark = noise.remark, l.jitter_ns = noise.jitter_ns;
         }
         if (one_in(2)) {
             const uint64_t spread = between(1, delay_ns_);

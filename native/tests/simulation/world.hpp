@@ -282,7 +282,7 @@ private:
             Host& h = hosts_[e];
             Flow* f = d.flow == kNoFlow ? nullptr : &flows_[d.flow];
             wire::Packet p;
-            const bool data = !d.arrival.trimmed && wire::decode(d.bytes.data(), d.bytes.size(), p) == wire::DecodeResult::Ok &&
+            const bool data = wire::decode(d.bytes.data(), d.bytes.size(), p) == wire::DecodeResult::Ok &&
                               wire::is_data(p.bth.opcode);
             const uint64_t before = f && !d.damaged ? received_packets(*f) : all_received(e);
             h.core->on_datagram(now(), d.arrival, d.bytes.data(), d.bytes.size());
