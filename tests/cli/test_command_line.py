@@ -130,6 +130,42 @@ def test_the_doctor_says_what_the_machine_offers():
         assert word in done.stdout
 
 
+def test_ctrl_c_while_the_command_is_loaded_is_no_error():
+    script = (
+        "import importlib.abc, sys\n"
+        "class Interrupted(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from farstep.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_while_the_report_is_written_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    from farstep.cli import report, train
+    from farstep.cli.errors import CommandError
+    from farstep.observe.events import EventLog, RunEnd
+    from farstep.train import RunResult
+
+    end = {"status": "finished", "steps": 1, "final_loss": 1.0, "held_out_loss": 1.0, "replica_hashes": {}}
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.emit(RunEnd.model_validate(end))
+
+    def interrupted(run, out=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "write_report_of", interrupted)
+    with pytest.raises(CommandError, match="stopped while writing the report") as caught:
+        train._conclude(RunResult(folder=tmp_path, reason=None, **end), with_report=True)
+    assert (caught.value.status, caught.value.hint) == (130, f"farstep report {tmp_path}")
+    assert "finished" in capsys.readouterr().out  # the summary came first
+
+
 def test_a_reader_that_goes_away_is_no_error():
     command = f"{sys.executable} -m farstep train --show-config | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
@@ -138,7 +174,7 @@ def test_a_reader_that_goes_away_is_no_error():
 
 
 @pytest.mark.parametrize(
-    ("code", "limit_s"), [("import farstep", 0.3), ("from farstep.cli import main", 0.5)]
+    ("code", "limit_s"), [("import farstep", 0.3), ("from farstep.cli.app import main", 0.5)]
 )
 def test_starting_is_quick_and_loads_nothing_heavy(code: str, limit_s: float):
     heavy = "{'torch', 'numpy', 'pydantic', 'plotly', 'rich'}"

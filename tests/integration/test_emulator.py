@@ -486,6 +486,45 @@ def test_ctrl_c_leaves_the_network_up_until_the_parent_closes_it():
         assert drain(sink, quiet_s=0.2) == [5]
 
 
+def test_ctrl_c_while_the_emulator_starts_leaves_nothing(monkeypatch, tmp_path):
+    started = []
+
+    class Remembered(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("farstep.lab.emulator.subprocess.Popen", Remembered)
+    monkeypatch.setattr("farstep.lab.emulator.select.select", interrupted)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        Emulator(full_mesh(("a", "b")))
+    (process,) = started
+    assert process.poll() is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_emulator_whose_parent_has_gone_meanwhile_says_nothing():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "farstep.lab.spawned"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    order = {"network": full_mesh(("a", "b")).model_dump(mode="json"), "control": "/nowhere/control"}
+    order |= {"listen_host": "127.0.0.1", "parent_pid": os.getpid()}
+    process.stdout.close()
+    process.stdin.write(json.dumps(order).encode())
+    process.stdin.close()
+    process.stdin = None
+    assert process.wait(timeout=30) == 2
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
 def test_the_emulator_ends_when_its_parent_dies():
     program = (
         "import os\nfrom farstep.fabric import full_mesh\nfrom farstep.lab import Emulator\n"

@@ -5,6 +5,16 @@ begins with `error:` and exit status 2, a failure of network or peers with 3, on
 with 4; none with a traceback. What a verb needs is imported when it runs, so `--help` is quick.
 """
 
-from farstep.cli.app import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line of this process and exits, quietly also if Ctrl-C comes while it is being loaded."""
+    try:
+        from farstep.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)

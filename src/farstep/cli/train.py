@@ -108,7 +108,11 @@ def _conclude(result: "RunResult", *, with_report: bool) -> None:
     if with_report:
         from farstep.cli.report import write_report_of
 
-        write_report_of(result.folder)
+        try:
+            write_report_of(result.folder)
+        except KeyboardInterrupt:
+            hint = f"farstep report {result.folder}"
+            raise CommandError("stopped while writing the report", status=INTERRUPTED, hint=hint) from None
     if result.status == "failed":
         logs = result.folder / "logs"
         where = (

@@ -143,21 +143,36 @@ def _spawn(network: EmulatedNetwork, control: str, listen_host: str) -> subproce
         "listen_host": listen_host,
         "parent_pid": os.getpid(),
     }
+    try:
+        answer = _first_words(process, json.dumps(order).encode())
+    except BaseException:  # Ctrl-C, for one
+        _kill(process)
+        raise
+    if answer.get("ok"):
+        return process
+    _kill(process)
+    if "error" in answer:
+        raise ConfigError(answer["error"])
+    raise EmulatorError(f"the emulator process did not become ready (exit status {process.returncode})")
+
+
+def _first_words(process: subprocess.Popen[bytes], order: bytes) -> dict[str, Any]:
+    """Gives the process its order and returns what it answers; empty if it says nothing of use."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(json.dumps(order).encode())
+        process.stdin.write(order)
         process.stdin.close()
     except BrokenPipeError:
         pass  # it has ended already; what it said on the way out is read below
     ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
     line = process.stdout.readline() if ready else b""
-    answer = json.loads(line) if line.startswith(b"{") else {}
-    if answer.get("ok"):
-        return process
+    answer: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
+    return answer
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-    process.stdout.close()
-    if "error" in answer:
-        raise ConfigError(answer["error"])
-    raise EmulatorError(f"the emulator process did not become ready (exit status {process.returncode})")
+    if process.stdout is not None:
+        process.stdout.close()

@@ -42,9 +42,9 @@ def _refuse(message: str) -> int:
 
 
 def _answer(message: dict[str, object]) -> None:
-    """Tells the parent, one line on the pipe."""
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    """Tells the parent, one line on the pipe; if it has gone meanwhile, nobody needs to know."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":
