@@ -7,6 +7,7 @@ import time
 import pytest
 
 from farstep import __version__
+from farstep.cli.errors import CommandError
 
 
 def farstep(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
@@ -146,24 +147,65 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_error():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_ctrl_c_while_the_report_is_written_says_how_to_get_it(tmp_path, monkeypatch, capsys):
-    from farstep.cli import report, train
-    from farstep.cli.errors import CommandError
-    from farstep.observe.events import EventLog, RunEnd
+@pytest.fixture
+def ended(tmp_path):
+    """Concludes a run of which one record was heard; the event log holds nothing."""
+    from farstep.cli import train
+    from farstep.observe.events import Record, RunEnd
+    from farstep.observe.timeline import Timeline
     from farstep.train import RunResult
 
-    end = {"status": "finished", "steps": 1, "final_loss": 1.0, "held_out_loss": 1.0, "replica_hashes": {}}
-    with EventLog(tmp_path / "events.jsonl") as log:
-        log.emit(RunEnd.model_validate(end))
+    def conclude(**fields):
+        told = {"status": "finished", "steps": 1, "final_loss": 1.0, "held_out_loss": 1.0}
+        told |= {"replica_hashes": {"east/0": "ab", "west/0": "ab"}, "reason": None} | fields
+        failure = told.pop("log_failure", None)
+        timeline = Timeline.of([Record(1, "", None, RunEnd.model_validate(told))])
+        result = RunResult(folder=tmp_path, log_failure=failure, **told)
+        with pytest.raises(CommandError) as caught:
+            train._conclude(result, timeline, with_report=True)
+        return caught.value
 
+    return conclude
+
+
+def test_ctrl_c_while_the_report_is_written_says_how_to_get_it(ended, tmp_path, monkeypatch, capsys):
     def interrupted(run, out=None):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "write_report_of", interrupted)
-    with pytest.raises(CommandError, match="stopped while writing the report") as caught:
-        train._conclude(RunResult(folder=tmp_path, reason=None, **end), with_report=True)
-    assert (caught.value.status, caught.value.hint) == (130, f"farstep report {tmp_path}")
-    assert "finished" in capsys.readouterr().out  # the summary came first
+    monkeypatch.setattr("farstep.cli.report.write_report_of", interrupted)
+    error = ended()
+    assert (str(error), error.status) == ("stopped while writing the report", 130)
+    assert error.hint == f"farstep report {tmp_path}"
+    assert "bit-identical" in capsys.readouterr().out  # the summary came first
+
+
+def test_a_full_disk_takes_nothing_from_the_summary(ended, tmp_path, capsys):
+    error = ended(log_failure="No space left on device")
+    assert (str(error), error.status) == (
+        f"event log {tmp_path / 'events.jsonl'} breaks off: No space left on device",
+        4,
+    )
+    assert "bit-identical" in capsys.readouterr().out
+
+
+def test_why_a_run_failed_is_not_hidden_by_a_report_that_cannot_be_written(ended, capsys):
+    error = ended(status="failed", reason="rank 2 was killed by SIGKILL")
+    assert (str(error), error.status) == ("rank 2 was killed by SIGKILL", 3)
+    assert "error: cannot read event log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("train", "--show-config"), ("--help",), ("doctor",)])
+def test_a_full_disk_behind_standard_output_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "farstep", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (4, "error: cannot write: No space left on device\n")
 
 
 def test_a_reader_that_goes_away_is_no_error():

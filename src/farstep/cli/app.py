@@ -1,6 +1,7 @@
 """The command line as a whole: its verbs, its version, and what an error looks like."""
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 
 from farstep import __version__
 from farstep.cli import doctor, lab, report, train
-from farstep.cli.errors import CommandError, translated
+from farstep.cli.errors import LOCAL, CommandError, translated
 
 __all__ = ["app", "main"]
 
@@ -58,16 +59,23 @@ def main() -> None:
     try:
         with translated():
             status = app(standalone_mode=False)
+            sys.stdout.flush()
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:
             print(f"\nhint: {error.hint}", file=sys.stderr)
         status = error.status
+    except OSError as error:  # a redirected standard output, for all else is told where it happens
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: cannot write: {error.strerror}", file=sys.stderr)
+        status = LOCAL
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except typer.Abort:
         status = 130
     except BrokenPipeError:  # the reader of our output has gone; leave nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
     sys.exit(status if isinstance(status, int) else 0)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
 
 if TYPE_CHECKING:
     from farstep.observe.live import LiveDisplay
+    from farstep.observe.timeline import Timeline
     from farstep.train.config import RunConfig
     from farstep.train.orders import TorchrunPlace
     from farstep.train.result import RunResult
@@ -56,36 +58,43 @@ def train(
         if find_spec("torch") is None:
             raise CommandError("torch is not installed", status=LOCAL, hint='pip install "farstep[train]"')
         place = TorchrunPlace.from_environment(os.environ)
-        result, has_finished = _run(config, place, plain=plain)
+        _run(config, place, plain=plain, with_report=not no_report)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
     except RunFailed as error:
         raise CommandError(str(error), status=REMOTE) from error
-    if result is None:  # one of many ranks; the first one tells the user
-        raise typer.Exit(0 if has_finished else REMOTE)
-    _conclude(result, with_report=not no_report)
 
 
-def _run(
-    config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool
-) -> "tuple[RunResult | None, bool]":
+def _run(config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool, with_report: bool) -> None:
     from farstep.train.launcher import launch, launch_under_torchrun
 
-    if place is not None and place.rank != 0:
-        return launch_under_torchrun(config, place)
+    if place is not None and place.rank != 0:  # the first rank tells the user
+        _, has_finished = launch_under_torchrun(config, place)
+        raise typer.Exit(0 if has_finished else REMOTE)
     for note in config.faults_too_late():
         print(f"note: {note}", file=sys.stderr)
     every_steps = max(1, config.run.steps // PLAIN_LINES)
-    with _display(plain=plain or place is not None, every_steps=every_steps) as display:
+    display = _display(plain=plain or place is not None, every_steps=every_steps)
 
-        def announce(folder: Path) -> None:
-            if display.is_plain:
-                print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
+    def announce(folder: Path) -> None:
+        if display.is_plain:
+            print(f"{config.num_ranks} ranks start; records go to {folder}", file=sys.stderr)
 
-        listeners = [display.on_record]
+    def warn(message: Warning | str, *_: object, **__: object) -> None:
+        if display.is_plain:  # on a screen it would be in the way; what counts is told again at the end
+            print(f"warning: {message}", file=sys.stderr)
+
+    result: RunResult | None
+    with display, warnings.catch_warnings():
+        warnings.showwarning = warn
         if place is not None:
-            return launch_under_torchrun(config, place, listeners=listeners, on_folder=announce)
-        return launch(config, listeners=listeners, on_folder=announce), True
+            result, _ = launch_under_torchrun(
+                config, place, listeners=[display.on_record], on_folder=announce
+            )
+        else:
+            result = launch(config, listeners=[display.on_record], on_folder=announce)
+    assert result is not None
+    _conclude(result, display.timeline, with_report=with_report)
 
 
 def _display(*, plain: bool, every_steps: int) -> "LiveDisplay":
@@ -96,23 +105,16 @@ def _display(*, plain: bool, every_steps: int) -> "LiveDisplay":
     return LiveDisplay(Console(stderr=True), plain=True if plain else None, plain_every_steps=every_steps)
 
 
-def _conclude(result: "RunResult", *, with_report: bool) -> None:
+def _conclude(result: "RunResult", timeline: "Timeline", *, with_report: bool) -> None:
     """Prints the summary, writes the report, and turns the end of the run into an exit status."""
     from rich.console import Console
 
-    from farstep.observe.events import read_events
     from farstep.observe.summary import summary
-    from farstep.observe.timeline import Timeline
 
-    Console().print(summary(Timeline.of(read_events(result.events_path))))
-    if with_report:
-        from farstep.cli.report import write_report_of
-
-        try:
-            write_report_of(result.folder)
-        except KeyboardInterrupt:
-            hint = f"farstep report {result.folder}"
-            raise CommandError("stopped while writing the report", status=INTERRUPTED, hint=hint) from None
+    Console().print(summary(timeline))  # of what was heard, which a full disk takes nothing from
+    problem = _report_problem(result) if with_report or result.log_failure else None
+    if problem is not None and result.status == "failed":  # why it failed comes last and decides
+        print(f"error: {problem}", file=sys.stderr)
     if result.status == "failed":
         logs = result.folder / "logs"
         where = (
@@ -122,3 +124,21 @@ def _conclude(result: "RunResult", *, with_report: bool) -> None:
     if result.status == "interrupted":
         print(f"stopped after {result.steps} steps", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+    if problem is not None:
+        raise problem
+
+
+def _report_problem(result: "RunResult") -> CommandError | None:
+    """Writes the report; returns what is wrong with the records of the run."""
+    from farstep.cli.report import write_report_of
+
+    if result.log_failure is not None:
+        return CommandError(f"event log {result.events_path} breaks off: {result.log_failure}", status=LOCAL)
+    again = f"farstep report {result.folder}"
+    try:
+        write_report_of(result.folder)
+    except KeyboardInterrupt:
+        return CommandError("stopped while writing the report", status=INTERRUPTED, hint=again)
+    except CommandError as error:
+        return CommandError(str(error), status=error.status, hint=error.hint or again)
+    return None

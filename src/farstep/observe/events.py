@@ -383,7 +383,9 @@ class EventLog:
             self._file.write(record.to_json() + "\n")
         except OSError as error:
             self.failure = error
-            warnings.warn(f"event log {self.path} ends here: {error}", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"event log {self.path} breaks off: {error.strerror or error}", RuntimeWarning, stacklevel=3
+            )
 
     def close(self) -> None:
         """Closes the file; calling it again does nothing."""

@@ -5,6 +5,7 @@ It can be made from any log, also from one that breaks off because the run was k
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -43,7 +44,18 @@ def write_report(log_path: str | os.PathLike[str], html_path: str | os.PathLike[
         OSError: the report cannot be written.
     """
     html_path = Path(html_path)
-    html_path.write_text(report_html(read_events(log_path)), encoding="utf-8")
+    page = report_html(read_events(log_path))
+    if html_path.exists() and not html_path.is_file():  # such as /dev/stdout
+        html_path.write_text(page, encoding="utf-8")
+        return html_path
+    new_path = html_path.with_name(html_path.name + ".part")  # never half a report, nor none where one was
+    try:
+        new_path.write_text(page, encoding="utf-8")
+        new_path.replace(html_path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new_path.unlink()
+        raise
     return html_path
 
 

@@ -21,6 +21,9 @@ class RunResult:
     replica_hashes: dict[str, str] = field(default_factory=dict)
     """State hash of each replica, by its name such as `east/0`."""
 
+    log_failure: str | None = None
+    """Why the event log breaks off before the end, as it does on a full disk."""
+
     @property
     def events_path(self) -> Path:
         """The event log."""

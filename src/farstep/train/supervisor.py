@@ -15,12 +15,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from farstep.observe.events import EVENT_KINDS, Event, EventLog, FaultEvent, Record, RunEnd, RunStart
+from farstep.observe.events import (
+    EVENT_KINDS,
+    Event,
+    EventLog,
+    EventLogError,
+    FaultEvent,
+    Record,
+    RunEnd,
+    RunStart,
+)
 from farstep.train.config import RunConfig
 from farstep.train.config_file import dump_toml
 from farstep.train.control import ControlServer, Message, Severity
 from farstep.train.data import Corpus
 from farstep.train.emulation import Emulation
+from farstep.train.errors import ConfigError
 from farstep.train.result import RunResult, odd_replicas
 
 __all__ = ["RankProcesses", "Supervisor"]
@@ -62,6 +72,7 @@ class Supervisor:
         host: address to listen on for the ranks.
 
     Raises:
+        ConfigError: the folder cannot be written to.
         RunFailed: the path emulator could not be started.
     """
 
@@ -77,10 +88,9 @@ class Supervisor:
         self._config = config
         self._corpus = corpus
         self._folder = folder
-        (folder / "config.toml").write_text(dump_toml(config), encoding="utf-8")
+        self._log = self._open_records(listeners)
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._emulation = Emulation(config, on_fault=self._queue_fault)
-        self._log = EventLog(folder / "events.jsonl", listeners=listeners)
         self._control = ControlServer(self.inbox, host=host)
         self._processes: RankProcesses | None = None
         self._ready: dict[int, dict[str, Any]] = {}
@@ -94,6 +104,14 @@ class Supervisor:
         self._is_stopping = False
         self._is_giving_up = False
         self._deadlines: dict[str, float] = {"start": time.monotonic() + START_TIMEOUT_S}
+
+    def _open_records(self, listeners: Iterable[Callable[[Record], None]]) -> EventLog:
+        try:
+            (self._folder / "config.toml").write_text(dump_toml(self._config), encoding="utf-8")
+            return EventLog(self._folder / "events.jsonl", listeners=listeners)
+        except (OSError, EventLogError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConfigError(f"run.out: {self._folder} cannot be written to: {why}") from error
 
     @property
     def address(self) -> tuple[str, int]:
@@ -307,7 +325,9 @@ class Supervisor:
             "replica_hashes": hashes,
         }
         self._log.emit(RunEnd.model_validate(end))
-        return RunResult(folder=self._folder, **end)
+        failure = self._log.failure
+        log_failure = None if failure is None else failure.strerror or str(failure)
+        return RunResult(folder=self._folder, log_failure=log_failure, **end)
 
     def _name(self, rank: int) -> str:
         sites = self._config.site_of_rank

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farstep.observe.events import EventFile, EventLogError, Record, RunStart
+from farstep.observe.events import EventFile, EventLog, EventLogError, Record, RunEnd, RunStart
 from farstep.observe.report import report_html, write_report
 from tests.unit.observe.fake_run import fake_run
 
@@ -160,3 +160,23 @@ def test_without_plotly_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'farstep[train]'")) as caught:
         report_html(EventFile(Path("x"), list(fake_run(num_steps=1, cut=(5, 6)))))
     assert caught.value.name == "plotly"
+
+
+def test_a_report_that_breaks_off_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, report = tmp_path / "events.jsonl", tmp_path / "report.html"
+    with EventLog(log) as writer:
+        writer.emit(RunEnd(status="finished"))
+    report.write_text("before")
+
+    def full(path: Path, text: str, **_: object) -> int:
+        with open(path, "w") as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(log, report)
+    assert report.read_text() == "before"
+    assert sorted(tmp_path.iterdir()) == [log, report]

@@ -10,6 +10,7 @@ from farstep.observe.events import read_events
 from farstep.train.config import NetworkConfig, RunConfig, RunSection
 from farstep.train.control import ControlClient, Severity
 from farstep.train.data import Corpus
+from farstep.train.errors import ConfigError
 from farstep.train.result import RunResult
 from farstep.train.supervisor import Supervisor
 
@@ -139,3 +140,21 @@ def test_a_stop_before_all_are_ready_ends_the_run(run):
     run.lines[0].send("ready", **READY)
     run.supervisor.request_stop()
     assert run.result().status == "interrupted"
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_starts(tmp_path):
+    for taken in ("config.toml", "events.jsonl"):
+        folder = tmp_path / taken.partition(".")[0]
+        (folder / taken).mkdir(parents=True)
+        with pytest.raises(ConfigError, match=f"^run.out: {folder} cannot be written to: "):
+            Supervisor(CONFIG, CORPUS, folder)
+
+
+def test_a_log_that_breaks_off_is_told_at_the_end(tmp_path):
+    run = FakeRun(tmp_path)
+    run.supervisor._log.failure = OSError(28, "No space left on device")
+    run.all_ready()
+    for rank in range(4):
+        run.leave(rank, "done", **DONE)
+    result = run.result()
+    assert (result.status, result.log_failure) == ("finished", "No space left on device")
