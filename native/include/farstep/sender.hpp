@@ -95,6 +95,12 @@ public:
             if (sent_ns > una_moved_ns_ && expand24(cack24, una_) + 1 < una_) return false;
             retries_ = 0;  // the peer lives and has everything: it holds completions back for a slow application
         }
+        // Between two hard timeouts only a few answers make us send again: where probes get through and data does not, the
+        // back-off must hold, and where a cut has healed the first of them suffices.
+        if (backoff_ && rescues_left_-- == 0) {
+            rescues_left_ = 0;
+            return true;
+        }
         if (sent_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = sent_ns;
         detect_losses(now);
         return true;
@@ -219,6 +225,7 @@ private:
     // whose length nobody knows yet.
     static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
     static constexpr uint64_t kPlaneNews_ns = 2'000'000;  // a few hundred answers a second at most
+    static constexpr uint32_t kRescues = 3;
     static constexpr uint64_t kHoldMin_ns = 1'000'000, kHoldMax_ns = 100'000'000;  // while the peer has no room
 
     /// What one SACK changed, applied once at its end.
@@ -557,6 +564,7 @@ private:
     bool hard_timeout(uint64_t now, bool& wants_probe) noexcept {
         ++counters_.timeouts;
         ++backoff_;
+        rescues_left_ = kRescues;
         wants_probe = true;
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
@@ -579,7 +587,7 @@ private:
     std::unique_ptr<PacketRecord[]> records_;
     std::unique_ptr<uint32_t[]> ev_sent_, ev_acked_;
     uint64_t next_psn_, una_, max_acked_, rtx_cursor_;
-    uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0;
+    uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0, rescues_left_ = 0;
     int64_t inflight_bytes_ = 0;
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK

@@ -74,7 +74,7 @@ public:
             EndpointConfig ec;
             ec.num_ports = planes, ec.max_connections = 8, ec.max_regions = 16, ec.seed = 17 * o.seed + e;
             for (uint32_t p = 0; p < planes && o.knows_rate; ++p) ec.port_rate_bytes_per_s[p] = o.lines[p].rate_bytes_per_s;
-            world.add_endpoint(e, ec, size_t{4} * (o.slice_bytes + Arena::kGap_bytes) + 4096);
+            world.add_endpoint(e, ec, size_t{4} * (o.slice_bytes + Arena::kGap_bytes) + (1 << 18));
         }
         for (uint32_t p = 0; p < planes; ++p) {
             c.links.push_back({static_cast<uint8_t>(p), static_cast<uint8_t>(p)});

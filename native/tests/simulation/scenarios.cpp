@@ -362,6 +362,67 @@ void peer_of_a_waiting_receiver_vanishes(uint64_t seed) {
     figure("seconds until the receiver gives up", static_cast<double>(p.world.now() - gone) * 1e-9);
     SIM_CHECK(learned && p.back->error == ConnectionError::RetryExceeded, "an idle receiver never learns that its peer is gone");
 }
+// A path that carries probes and no payload, as one with too small an MTU does: the peer lives, and yet it must end.
+void data_never_arrives(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(2, 0, kMs);
+    Pair p(o);
+    p.there->may_fail = p.back->may_fail = true;
+    p.world.network.on_carry = [](const Datagram& d) { return wire::is_data(opcode(d)) ? kNever : 0; };
+    p.send(4, 100'000);
+    const bool ended = p.world.run(60 * kSecond, [&] { return p.there->failed; });
+    figure("seconds until the sender gives up", static_cast<double>(p.world.now()) * 1e-9);
+    SIM_CHECK(ended && p.there->error == ConnectionError::RetryExceeded, "a sender whose data never arrives goes on for ever");
+}
+// A NACK about an earlier transmission, or about none, removes nothing.
+void stale_nack(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(2, 0, 10 * kMs);
+    Pair p(o);
+    p.send(1, 100'000);
+    p.world.run(kMs);
+    for (uint32_t k = 0; k < 20; ++k) {
+        wire::Packet n;
+        n.bth.opcode = wire::Opcode::Nack;
+        n.bth.dest_qpn = p.there->config.qpn;
+        n.neth.reason = k % 2 ? wire::NackReason::Trimmed : wire::NackReason::NoResource;
+        n.neth.nack_psn = static_cast<uint32_t>(p.sender().sender().una() + k) & wire::kPsnMask;
+        n.neth.timestamp = static_cast<uint16_t>(timestamp_of(p.world.now()) + 1000);
+        uint8_t bytes[wire::kMaxHeaderBytes + 4];
+        const size_t size = wire::encode_header(n, bytes);
+        wire::store_le32(bytes + size, wire::icrc(wire::icrc_seed_plain(), bytes, size, nullptr, 0));
+        const uint32_t i = p.world.network.make();
+        Datagram& d = p.world.network.datagram(i);
+        d.bytes.assign(bytes, bytes + size + 4);
+        d.arrival = {}, d.from = 1, d.to = 0;
+        p.world.network.inject(i, p.world.now());
+    }
+    SIM_CHECK(p.finish(kSecond), "the message does not arrive");
+    SIM_CHECK(p.counters().nacks == 20 && p.counters().retransmitted == 0, "%llu packets sent again for nothing",
+              static_cast<unsigned long long>(p.counters().retransmitted));
+}
+// Two connections share the window to a peer. What one of them leaves, the other takes at once.
+void closing_frees_the_shared_window(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(1, 80 * kMbit, 10 * kMs);
+    Pair p(o);
+    ConnectOptions again = p.connect_options();
+    again.slice_bytes = 1 << 16;
+    Flow& other = p.world.flow(p.world.connect(0, 1, again));
+    p.world.run(50 * kMs);
+    p.silence(0, true);
+    p.send(4, 1 << 20);
+    p.world.run(p.world.now() + 40 * kMs);  // the window is full of what will never arrive
+    other.plan.assign(1, {10'000, false});
+    p.world.after(0);
+    SIM_CHECK(p.world.connection(other)->sender().counters().packets == 0, "the window was not full");
+    p.world.close(*p.there);
+    p.world.run(p.world.now() + 2 * kMs);
+    SIM_CHECK(p.world.connection(other)->sender().counters().packets > 0, "nobody woke the other connection");
+}
 // The one packet that says so gets lost; the peer learns all the same.
 void abort_is_heard(uint64_t seed) {
     for (const bool peer_sends : {true, false}) {
@@ -456,6 +517,9 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(slow_application),
     SCENARIO(peer_vanishes),
     SCENARIO(peer_of_a_waiting_receiver_vanishes),
+    SCENARIO(data_never_arrives),
+    SCENARIO(stale_nack),
+    SCENARIO(closing_frees_the_shared_window),
     SCENARIO(abort_is_heard),
     SCENARIO(every_port_goes_down),
     SCENARIO(new_connection_in_an_old_slot),
