@@ -52,7 +52,7 @@ class RunSection(Section):
     seed: int = Field(
         default=1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result"
     )
-    steps: int = Field(default=280, ge=1, le=10_000_000, description="optimizer steps")
+    steps: int = Field(default=200, ge=1, le=10_000_000, description="optimizer steps")
     out: Name = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
     eval_every_steps: int = Field(default=28, ge=1, description="steps between held-out evaluations")
     eval_windows: int = Field(
