@@ -18,6 +18,7 @@
 #include "farstep/loss_patience.hpp"
 #include "farstep/nscc.hpp"
 #include "farstep/packet_record.hpp"
+#include "farstep/room_wait.hpp"
 #include "farstep/send_queue.hpp"
 #include "farstep/wire.hpp"
 
@@ -159,11 +160,11 @@ public:
 
     uint64_t next_timeout_ns() const noexcept {
         if (una_ == next_psn_) return queue_.completed() < queue_.next_message() ? completion_deadline_ns_ : kNever;
-        if (is_only_held()) return held_until_ns_;
+        if (is_only_held()) return room_.until_ns();
         uint64_t t = rto_deadline_ns_;
         if (soft_deadline_ns_ < t) t = soft_deadline_ns_;
         if (late_deadline_ns_ < t) t = late_deadline_ns_;
-        if (held_until_ns_ < t) t = held_until_ns_;
+        if (room_.until_ns() < t) t = room_.until_ns();
         return t;
     }
     /// Returns false when the retry budget is spent. `wants_probe` asks for a reliability probe.
@@ -178,7 +179,7 @@ public:
             completion_deadline_ns_ = now + rto_ns();
             return first || ++retries_ <= retry_budget();
         }
-        if (now >= held_until_ns_) release_held(now);
+        if (now >= room_.until_ns()) release_held(now);
         if (is_only_held()) return true;
         if (now >= late_deadline_ns_) detect_losses(now);
         if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
@@ -195,7 +196,7 @@ public:
         }
         una_ = next_psn_;
         num_lost_ = 0;
-        held_until_ns_ = kNever;
+        room_.clear();
         inflight_bytes_ = 0;
     }
 
@@ -226,7 +227,6 @@ private:
     static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
     static constexpr uint64_t kPlaneNews_ns = 2'000'000;  // a few hundred answers a second at most
     static constexpr uint32_t kRescues = 3;
-    static constexpr uint64_t kHoldMin_ns = 1'000'000, kHoldMax_ns = 100'000'000;  // while the peer has no room
 
     /// What one SACK changed, applied once at its end.
     struct Batch {
@@ -437,12 +437,7 @@ private:
             backoff_ = 0;
             arm(now);
             patience_.on_progress(now);
-            if (held_until_ns_ != kNever) {
-                held_batch_ = held_batch_ < window_ ? 2 * held_batch_ : window_;
-                release_held(now);
-            } else {
-                hold_ns_ = 0;
-            }
+            if (room_.on_progress()) release_held(now);
         }
         detect_losses(now, b.shown_low, b.is_newest ? b.shown_high : b.shown_low);
     }
@@ -507,34 +502,21 @@ private:
         if (psn < rtx_cursor_) rtx_cursor_ = psn;
     }
 
-    // The peer has no room for this packet now. It waits, longer each time, and costs no retry: the peer is alive.
+    // The peer has no room for this packet now. It waits and costs no retry: the peer is alive, its application is slow.
     void hold(uint64_t now, PacketRecord& r) noexcept {
         inflight_bytes_ -= r.size_bytes;
         r.state = RecordState::Held;
-        held_batch_ = 1;
-        if (held_until_ns_ == kNever || r.transmissions > 1) {
-            hold_ns_ = hold_ns_ ? 2 * hold_ns_ : 2 * first_rtt_ns();
-            if (hold_ns_ < kHoldMin_ns) hold_ns_ = kHoldMin_ns;
-            if (hold_ns_ > kHoldMax_ns) hold_ns_ = kHoldMax_ns;
-            held_until_ns_ = now + hold_ns_;
-        }
-        // The peer lives and answers, its application is slow: no reason to give it up.
-        rto_deadline_ns_ = held_until_ns_ + rto_ns();
+        room_.on_refused(now, r.transmissions > 1, first_rtt_ns());
+        rto_deadline_ns_ = room_.until_ns() + rto_ns();
         retries_ = 0;
     }
     bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
-    // Tries the oldest of them, twice as many while they get through: a full queue is not asked for room it cannot have.
     void release_held(uint64_t now) noexcept {
-        held_until_ns_ = kNever;
-        uint32_t left = held_batch_;
+        uint32_t left = room_.take_batch();
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::Held) continue;
-            if (left == 0) {
-                held_until_ns_ = now + hold_ns_;
-                return;
-            }
-            --left;
+            if (left-- == 0) return room_.wait_on(now);
             r.state = RecordState::Lost;
             r.given_up_by = LossRule::None;
             ++num_lost_;
@@ -583,6 +565,7 @@ private:
     PathSet* paths_;
     SendQueue queue_;
     LossPatience patience_;
+    RoomWait room_;
     uint32_t window_, ring_, mask_;
     std::unique_ptr<PacketRecord[]> records_;
     std::unique_ptr<uint32_t[]> ev_sent_, ev_acked_;
@@ -591,8 +574,6 @@ private:
     int64_t inflight_bytes_ = 0;
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
-    uint64_t held_until_ns_ = kNever, hold_ns_ = 0;
-    uint32_t held_batch_ = 1;
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     uint64_t asked_ns_ = 0, plane_asked_ns_[kMaxPorts] = {};

@@ -336,6 +336,9 @@ private:
     void settle(World& w) {
         const uint64_t quiet_ns = 4 * rtt_ns() + 50'000'000;
         w.stall_bound_ns = kNever;
+        const auto planes_are_back = [this, &w] { return uses_all_planes(w); };
+        SIM_CHECK(w.run(std::max(w.now(), heal_ns_) + 2'000'000'000 + 400 * rtt_ns(), planes_are_back),
+                  "a port is up again and its planes stay unused");
         w.run(std::max(w.now(), heal_ns_) + quiet_ns);
         w.check_idle();
         const uint64_t before = w.network.counters().sent;
@@ -353,6 +356,16 @@ private:
                       f.id, static_cast<unsigned long long>(c.retransmitted), static_cast<unsigned long long>(c.lost_order), static_cast<unsigned long long>(c.lost_late),
                       static_cast<unsigned long long>(c.soft_timeouts), static_cast<unsigned long long>(c.timeouts));
         }
+    }
+
+    // Every port is up in the end, and both sides have heard of it.
+    bool uses_all_planes(World& w) {
+        for (Flow& f : w.flows()) {
+            const Connection* c = w.connection(f);
+            if (f.may_fail || !c) continue;
+            if (c->paths().plane_mask() != (1ull << f.config.paths.num_planes) - 1) return false;
+        }
+        return true;
     }
 
     CounterRng rng_;

@@ -460,6 +460,25 @@ void every_port_goes_down(uint64_t seed) {
     SIM_CHECK(p.back->failed && p.back->error == ConnectionError::NoPort, "it goes on without a port");
     SIM_CHECK(p.world.run(p.world.now() + 60 * kSecond, [&] { return p.there->failed; }), "the other side never learns");
 }
+// "Port 1 is down" arrives after "it is up again".
+void port_update_is_overtaken(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(2, 0, kMs);
+    Pair p(o);
+    p.world.run(20 * kMs);
+    uint32_t requests = 0;
+    p.world.network.on_carry = [&](const Datagram& d) {
+        return opcode(d) == wire::Opcode::EndpointRequest && requests++ == 0 ? 20 * kMs : 0;
+    };
+    p.world.set_port(0, 1, false);
+    p.world.run(p.world.now() + kMs);
+    p.world.set_port(0, 1, true);
+    p.world.run(p.world.now() + 10 * kMs);
+    SIM_CHECK(p.receiver().paths().plane_mask() == 3, "the peer did not hear that the port is up");
+    p.world.run(p.world.now() + 100 * kMs);
+    SIM_CHECK(requests >= 2 && p.receiver().paths().plane_mask() == 3, "an old update took a plane away");
+}
 void new_connection_in_an_old_slot(uint64_t seed) {
     PairOptions o;
     o.seed = seed;
@@ -522,6 +541,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(closing_frees_the_shared_window),
     SCENARIO(abort_is_heard),
     SCENARIO(every_port_goes_down),
+    SCENARIO(port_update_is_overtaken),
     SCENARIO(new_connection_in_an_old_slot),
 };
 
