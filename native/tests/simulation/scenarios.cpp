@@ -228,6 +228,33 @@ void single_packet_lost(uint64_t seed) {
     figure("ms", static_cast<double>(took) * 1e-6);
     SIM_CHECK(took <= 135 * kMs, "took %.2f ms", static_cast<double>(took) * 1e-6);
 }
+// Paths keep the order, so one round trip tells: no need to wait until the packet is late.
+void overtaken_packet(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(1, 200 * kMbit, 50 * kMs);
+    o.config.paths.active_per_plane = 4, o.config.paths.backup_per_plane = 4;
+    Pair p(o);
+    p.send_without_end();
+    p.world.run(kSecond);
+    uint32_t lost_psn = 0;
+    uint64_t lost_ns = 0, again_ns = 0;
+    p.world.network.on_carry = [&](const Datagram& d) -> uint64_t {
+        if (!wire::is_data(opcode(d))) return 0;
+        const uint32_t psn = wire::load_be24(d.bytes.data() + 9);
+        if (lost_ns == 0) {
+            lost_psn = psn, lost_ns = p.world.now();
+            return kNever;
+        }
+        if (psn == lost_psn && again_ns == 0) again_ns = p.world.now();
+        return 0;
+    };
+    p.world.run(2 * kSecond);
+    figure("ms until sent again", static_cast<double>(again_ns - lost_ns) * 1e-6);
+    SIM_CHECK(p.counters().lost_order == 1 && p.counters().retransmitted == 1, "it was found by another rule");
+    SIM_CHECK(again_ns - lost_ns <= p.sender().sender().round_trip().srtt_ns + 5 * kMs, "sent again after %.1f ms",
+              static_cast<double>(again_ns - lost_ns) * 1e-6);
+}
 void completion_ack_lost(uint64_t seed) {
     const uint64_t took = time_with_loss(seed, 10 * kMs, 400'000, [](const Datagram& d, uint64_t n) {
         return n == 0 && opcode(d) == wire::Opcode::Ack;
@@ -527,6 +554,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(last_packet_lost),
     SCENARIO(last_packet_lost_twice),
     SCENARIO(single_packet_lost),
+    SCENARIO(overtaken_packet),
     SCENARIO(completion_ack_lost),
     SCENARIO(completion_overtakes_its_sack),
     SCENARIO(every_answer_lost_for_a_while),
