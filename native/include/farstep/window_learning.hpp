@@ -34,9 +34,10 @@ public:
     static constexpr uint64_t kLossSampleBytes = 262'144;
     static constexpr double kHeadroomMin = 0.2, kHeadroomStep = 0.2, kHeadroomRegrow = 0.01;
     static constexpr double kProbeGain = 1.25;
-    static constexpr double kUpKeep = 1.10;              // a wider window is kept if it delivers this much more
+    static constexpr double kUpKeep = 1.16;              // a wider window is kept if it delivers this much more
     static constexpr double kDownKeep = 0.95;            // a narrower one if it delivers this much of it
     static constexpr double kHillDecay = 0.95;
+    static constexpr double kExcessDecay = 1.0 / 32;     // per round
     static constexpr double kDrainGain = 2.0;
     static constexpr uint32_t kProbeEveryMin = 4;        // window-limited rounds between probes
     static constexpr uint32_t kProbeEveryMax = 64;
@@ -150,8 +151,12 @@ private:
         if (!round.window_limited) return;
         ++rounds_;
         if (phase_ == Phase::Cruising) {
-            reference_rate_ = std::max(reference_rate_, round.bytes_per_s);
+            remember(round.bytes_per_s);
+            // What is wider than the rate asks for must earn its keep: two flows in opposite directions otherwise hold
+            // each other's acknowledgements up, and the wider one wins for as long as it lasts.
+            if (hill_bytes_ > by_rate) hill_bytes_ -= (hill_bytes_ - by_rate) * kExcessDecay;
             if (rounds_ < probe_every_) return;
+            reference_rate_ = *std::max_element(recent_rates_, recent_rates_ + kProbeRounds);
             if (cwnd >= 0.9 * max_window) {
                 probe(Phase::ProbingUp, kProbeGain * max_window);
                 step.grow_bytes = hill_bytes_ - cwnd;
@@ -190,9 +195,10 @@ private:
         phase_ = Phase::Cruising;
         probe_every_ = rounds;
         rounds_ = 0;
-        reference_rate_ = 0;
         draining_ = false;
     }
+    // What a probe is held against is what came just before it: earlier, others may have left more or less room.
+    void remember(double bytes_per_s) noexcept { recent_rates_[rounds_ % kProbeRounds] = bytes_per_s; }
 
     RateEstimator rate_;
     Phase phase_ = Phase::Starting;
@@ -207,6 +213,7 @@ private:
     double hill_bytes_ = 0, hill_before_ = 0;
     double headroom_ = 1.0;
     uint64_t sample_lost_ = 0, sample_total_ = 0;
+    double recent_rates_[kProbeRounds] = {};
     double reference_rate_ = 0, probe_rate_ = 0;
     uint32_t rounds_ = 0;
     uint32_t probe_every_ = kProbeEveryMin;
