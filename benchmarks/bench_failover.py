@@ -37,7 +37,8 @@ def rate(samples: list[tuple[int, int]], begin_ns: int, end_ns: int) -> float:
 
 def recovery_ms(samples: list[tuple[int, int]], cut_ns: int, before: float, window_ns: int) -> float:
     """Time after the cut from which goodput over one window stays at `PART` of what it was."""
-    ends = range(cut_ns + window_ns, samples[-1][0], window_ns // 4)
+    end_ns = samples[-1][0] - int(0.3e9)  # the last writes trickle in
+    ends = range(cut_ns + window_ns, end_ns, window_ns // 4)
     low = [end for end in ends if rate(samples, end - window_ns, end) < PART * before]
     return (low[-1] - cut_ns) / 1e6 if low else 0.0
 
@@ -69,7 +70,7 @@ def cut_once(delay_ms: float, lead_s: float, tail_s: float) -> dict[str, Any]:
         "gap_ms": longest_gap_ms(samples, cut_ns, end_ns),
         "calm_gap_ms": longest_gap_ms(samples, settled_ns, cut_ns),
         "before": before,
-        "after": rate(samples, cut_ns + 10 * rtt_ns, cut_ns + 10 * rtt_ns + 2 * window_ns),
+        "after": rate(samples, cut_ns + 10 * rtt_ns, cut_ns + 10 * rtt_ns + 4 * window_ns),
         "recovery_ms": recovery_ms(samples, applied_ns, before, window_ns),
         "stats": stats,
     }

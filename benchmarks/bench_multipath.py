@@ -39,11 +39,12 @@ def main() -> int:
     )
     report.begin()
     cases: list[tuple[str, tuple[float, ...], Share, bool, float | None]] = [
-        ("200 + 200, equal", (200.0, 200.0), "equal", False, 45.0),
-        ("200 + 200, capacity", (200.0, 200.0), "capacity", False, 45.0),
+        ("200 + 200, equal, learned", (200.0, 200.0), "equal", False, 45.0),
+        ("200 + 200, equal, configured", (200.0, 200.0), "equal", True, 45.0),
+        ("200 + 200, capacity, learned", (200.0, 200.0), "capacity", False, 45.0),
         ("200 + 50, capacity, learned", (200.0, 50.0), "capacity", False, 28.0),
         ("200 + 50, capacity, configured", (200.0, 50.0), "capacity", True, 28.0),
-        ("200 + 50, equal", (200.0, 50.0), "equal", False, None),
+        ("200 + 50, equal, learned", (200.0, 50.0), "equal", False, None),
     ]
     for delay_ms in options.delay:
         for name, rates, share, is_configured, bound in cases:
