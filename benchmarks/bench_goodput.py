@@ -18,6 +18,7 @@ SEND_MAX_BYTES = 65_000
 HEADERS_BYTES = 44
 BUFFER_BYTES = 4 << 20
 OUTSTANDING_BYTES = 1 << 20
+CACHED_BYTES = 1 << 20
 
 
 class UdpReceiver:
@@ -54,8 +55,10 @@ class UdpSender:
         self._shared = shared_memory.SharedMemory(counter)
         self._source = page_aligned(WRITE_BYTES)
 
-    def send(self, to: tuple[str, int], total_bytes: int, segment_bytes: int, segments: int) -> int:
-        """Returns when it began (monotonic ns)."""
+    def send(
+        self, to: tuple[str, int], total_bytes: int, segment_bytes: int, segments: int, memory_bytes: int
+    ) -> int:
+        """Goes round `memory_bytes` of the buffer; returns when it began (monotonic ns)."""
         out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         if segments > 1:
@@ -63,7 +66,7 @@ class UdpSender:
         out.connect(to)
         chunk = segment_bytes * segments
         view = memoryview(self._source)
-        pieces = [view[at : at + chunk] for at in range(0, WRITE_BYTES - chunk, chunk)]
+        pieces = [view[at : at + chunk] for at in range(0, max(memory_bytes - chunk, 1), chunk)]
         unpack, counter = struct.Struct("=Q").unpack_from, self._shared.buf
         begin_ns, sent, n = time.monotonic_ns(), 0, 0
         while sent < total_bytes:
@@ -76,7 +79,9 @@ class UdpSender:
         return begin_ns
 
 
-def udp_bytes_per_s(total_bytes: int, segment_bytes: int, segments: int) -> float:
+def udp_bytes_per_s(
+    total_bytes: int, segment_bytes: int, segments: int, memory_bytes: int = WRITE_BYTES
+) -> float:
     """Rate of raw UDP with segmentation and receive offload between two processes, without loss."""
     shared = shared_memory.SharedMemory(create=True, size=8)
     try:
@@ -85,7 +90,7 @@ def udp_bytes_per_s(total_bytes: int, segment_bytes: int, segments: int) -> floa
             chunk = segment_bytes * segments
             total_bytes -= total_bytes % chunk
             receiver.start("receive", total_bytes)
-            sender.start("send", to, total_bytes, segment_bytes, segments)
+            sender.start("send", to, total_bytes, segment_bytes, segments, memory_bytes)
             begin_ns, end_ns = sender.result(), receiver.result()
     finally:
         shared.close()
@@ -105,12 +110,12 @@ class TcpReceiver:
         host, port = self._listener.getsockname()
         return host, port
 
-    def receive(self, total_bytes: int) -> int:
-        """Returns when that much has come (monotonic ns)."""
+    def receive(self, total_bytes: int, memory_bytes: int) -> int:
+        """Goes round `memory_bytes` of the buffer; returns when that much has come (monotonic ns)."""
         stream, _ = self._listener.accept()
-        view, count = memoryview(self._target), 0
+        view, count = memoryview(self._target)[:memory_bytes], 0
         while count < total_bytes:
-            count += stream.recv_into(view[count % WRITE_BYTES :])
+            count += stream.recv_into(view[count % memory_bytes :])
         stream.sendall(b"k")
         stream.close()
         return time.monotonic_ns()
@@ -122,24 +127,25 @@ class TcpSender:
     def __init__(self) -> None:
         self._source = page_aligned(WRITE_BYTES)
 
-    def send(self, to: tuple[str, int], total_bytes: int) -> tuple[int, int]:
+    def send(self, to: tuple[str, int], total_bytes: int, memory_bytes: int) -> tuple[int, int]:
         """Returns when it began and when the receiver had all (monotonic ns)."""
+        view = memoryview(self._source)[:memory_bytes]
         stream = socket.create_connection(to)
         begin_ns = time.monotonic_ns()
-        for _ in range(total_bytes // WRITE_BYTES):
-            stream.sendall(self._source)
+        for _ in range(total_bytes // memory_bytes):
+            stream.sendall(view)
         stream.recv(1)
         end_ns = time.monotonic_ns()
         stream.close()
         return begin_ns, end_ns
 
 
-def tcp_bytes_per_s(total_bytes: int) -> float:
+def tcp_bytes_per_s(total_bytes: int, memory_bytes: int = WRITE_BYTES) -> float:
     """Rate of one TCP stream, acknowledged by the application at its end."""
     with Remote(TcpReceiver) as receiver, Remote(TcpSender) as sender:
         to = receiver.call("address")
-        receiver.start("receive", total_bytes)
-        begin_ns, end_ns = sender.call("send", to, total_bytes)
+        receiver.start("receive", total_bytes, memory_bytes)
+        begin_ns, end_ns = sender.call("send", to, total_bytes, memory_bytes)
         receiver.result()
     return total_bytes / (end_ns - begin_ns) * 1e9
 
@@ -202,19 +208,27 @@ def main() -> int:
         "farstep": lambda: ours(profile),
         "udp": lambda: udp_bytes_per_s(total, segment, segments),
         "tcp": lambda: tcp_bytes_per_s(total),
+        "udp from cache": lambda: udp_bytes_per_s(total, segment, segments, segment * segments),
+        "tcp from cache": lambda: tcp_bytes_per_s(total, CACHED_BYTES),
     }
     figures = interleave(options.rounds, variants)
     names = {
         "farstep": "farstep",
         "udp": f"raw UDP, {segments} x {segment} B per send",
         "tcp": "one TCP stream",
+        "udp from cache": "raw UDP, always the same burst",
+        "tcp from cache": "one TCP stream, always the same megabyte",
     }
     for key, name in names.items():
         report.add(name, [f / 1e9 for f in figures[key]], "GB/s")
-    of_udp = report.add("farstep / raw UDP", ratios(figures, "farstep", "udp"), "x")
-    of_tcp = report.add("farstep / TCP", ratios(figures, "farstep", "tcp"), "x")
-    report.check("goodput against raw UDP", of_udp, 0.5, unit="x")
-    report.check("goodput against TCP", of_tcp, 1.2, unit="x")
+    # The others may also send and receive in memory that stays in the cache, which no transfer of 64 MiB can: the
+    # bounds are kept against whichever is faster.
+    for other, bound in (("udp", 0.5), ("tcp", 1.2)):
+        found = {
+            kind: report.add(f"farstep / {names[kind]}", ratios(figures, "farstep", kind), "x")
+            for kind in (other, f"{other} from cache")
+        }
+        report.check(f"goodput against {other.upper()}", min(found.values()), bound, unit="x")
     if not options.only_main:
         others = {
             f"mtu {m}, burst {b}": EndpointProfile(mtu_bytes=m, burst_segments=b)
