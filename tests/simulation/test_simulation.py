@@ -19,7 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = ROOT / "native/tests/simulation"
 INCLUDE = ROOT / "native/include"
 FAST = ("-O2",)
-SANITIZED = ("-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = (
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)
 
 SEEDS_PER_TEST = 2_500
 PACKETS_PER_TEST = 1_000_000
@@ -89,7 +95,7 @@ def build(name: str, flags: tuple[str, ...], directory: Path) -> Driver:
     built = subprocess.run([*options, "-o", str(fresh)], capture_output=True, text=True)
     assert built.returncode == 0, f"{' '.join(driver.compile)}\n{built.stderr}"
     for old in directory.glob(f"{stem}-*"):
-        if old != fresh and old.suffix == "":
+        if old != program and old.suffix == "":  # of other contents; another worker may have built this one
             old.unlink(missing_ok=True)
     fresh.replace(program)
     return driver
