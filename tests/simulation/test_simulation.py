@@ -76,7 +76,6 @@ def build(name: str, flags: tuple[str, ...], directory: Path) -> Driver:
     options = (
         compiler,
         "-std=c++20",
-        "-g",
         "-Wall",
         "-Wextra",
         *flags,
