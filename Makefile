@@ -47,7 +47,8 @@ lint: $(READY) ## check style, types, what imports what, and tidiness
 bench: $(READY) ## measure, against other transports in the same run; BENCH=allreduce for one
 	@failed=; for script in $(sort $(wildcard benchmarks/bench_*$(BENCH)*.py)); do \
 	  printf '\n==== %s\n' "$$script"; $(BIN)/python "$$script" $(ARGS) || failed="$$failed $$script"; \
-	done; test -z "$$failed" || { echo "error: failed:$$failed" >&2; exit 1; }
+	done; $(BIN)/python -m pytest -p no:randomly benchmarks/micro.py --benchmark-only -k "$(BENCH)" || test $$? -eq 5 || failed="$$failed micro"; \
+	test -z "$$failed" || { echo "error: failed:$$failed" >&2; exit 1; }
 
 docs: $(READY) ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
