@@ -450,6 +450,21 @@ void closing_frees_the_shared_window(uint64_t seed) {
     p.world.run(p.world.now() + 2 * kMs);
     SIM_CHECK(p.world.connection(other)->sender().counters().packets > 0, "nobody woke the other connection");
 }
+// With one plane dead and nothing to send, the two still know that the other is there.
+void idle_with_a_dead_plane(uint64_t seed) {
+    for (uint32_t plane = 0; plane < 4; ++plane) {
+        PairOptions o;
+        o.seed = seed;
+        o.lines = lines(4, 0, kMs);
+        Pair p(o);
+        p.send(1, 1000, true);
+        SIM_CHECK(p.finish(kSecond), "the first message does not arrive");
+        p.silence(plane, true);
+        p.world.run(120 * kSecond);
+        p.send(1, 1000, true);
+        SIM_CHECK(p.finish(kSecond), "the connection did not outlive two idle minutes");
+    }
+}
 // The one packet that says so gets lost; the peer learns all the same.
 void abort_is_heard(uint64_t seed) {
     for (const bool peer_sends : {true, false}) {
@@ -564,6 +579,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(slow_application),
     SCENARIO(peer_vanishes),
     SCENARIO(peer_of_a_waiting_receiver_vanishes),
+    SCENARIO(idle_with_a_dead_plane),
     SCENARIO(data_never_arrives),
     SCENARIO(stale_nack),
     SCENARIO(closing_frees_the_shared_window),
