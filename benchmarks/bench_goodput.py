@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import shared_memory
 
 from farstep.engine import EndpointProfile
@@ -173,6 +175,28 @@ class Engines:
         self.b.close()
 
 
+def add_variants(report: Report, ours: Callable[..., float], total: int, options: argparse.Namespace) -> None:
+    """Measures other packet sizes, burst lengths and settings, beside raw UDP of the same sizes."""
+    others = {
+        f"mtu {m}, burst {b}": EndpointProfile(mtu_bytes=m, burst_segments=b)
+        for m, b in ((4096, 1), (4096, 4), (4096, 15), (8192, 7))
+    }
+    more = {name: (lambda p=p: ours(p)) for name, p in others.items()}
+    more["icrc off"] = lambda: ours(EndpointProfile(mtu_bytes=options.mtu, icrc=False))
+    more["one write at a time"] = lambda: ours(EndpointProfile(mtu_bytes=options.mtu), in_flight=1)
+    more["4 ports"] = lambda: ours(EndpointProfile(mtu_bytes=options.mtu), ports=4)
+    more["raw UDP 15 x 4140 B"] = lambda: udp_bytes_per_s(total, 4140, 15)
+    more["raw UDP 1 x 4140 B"] = lambda: udp_bytes_per_s(total // 4, 4140, 1)
+    found = interleave(max(1, min(options.rounds, 3)), more)
+    for name, values in found.items():
+        report.add(name, [v / 1e9 for v in values], "GB/s")
+    report.add(
+        "mtu 4096, burst 15 / raw UDP 15 x 4140 B",
+        ratios(found, "mtu 4096, burst 15", "raw UDP 15 x 4140 B"),
+        "x",
+    )
+
+
 def main() -> int:
     parser = arguments(__doc__ or "", rounds=5)
     parser.add_argument("--writes", type=int, default=16, help="64 MiB writes per measurement (%(default)s)")
@@ -230,24 +254,7 @@ def main() -> int:
         }
         report.check(f"goodput against {other.upper()}", min(found.values()), bound, unit="x")
     if not options.only_main:
-        others = {
-            f"mtu {m}, burst {b}": EndpointProfile(mtu_bytes=m, burst_segments=b)
-            for m, b in ((4096, 1), (4096, 4), (4096, 15), (8192, 7))
-        }
-        more = {name: (lambda p=p: ours(p)) for name, p in others.items()}
-        more["icrc off"] = lambda: ours(EndpointProfile(mtu_bytes=options.mtu, icrc=False))
-        more["one write at a time"] = lambda: ours(profile, in_flight=1)
-        more["4 ports"] = lambda: ours(profile, ports=4)
-        more["raw UDP 15 x 4140 B"] = lambda: udp_bytes_per_s(total, 4140, 15)
-        more["raw UDP 1 x 4140 B"] = lambda: udp_bytes_per_s(total // 4, 4140, 1)
-        found = interleave(max(1, min(options.rounds, 3)), more)
-        for name, values in found.items():
-            report.add(name, [v / 1e9 for v in values], "GB/s")
-        report.add(
-            "mtu 4096, burst 15 / raw UDP 15 x 4140 B",
-            ratios(found, "mtu 4096, burst 15", "raw UDP 15 x 4140 B"),
-            "x",
-        )
+        add_variants(report, ours, total, options)
     return report.end()
 
 
