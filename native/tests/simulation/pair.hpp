@@ -128,4 +128,10 @@ private:
     ConnectOptions connect_;
 };
 
+inline void figure(const char* name, double value) { std::printf("  %-40s %12.3f\n", name, value); }
+inline std::vector<Line> lines(uint32_t count, double rate_bytes_per_s, uint64_t rtt_ns) {
+    return std::vector<Line>(count, Line{rate_bytes_per_s, rtt_ns / 2, 0});
+}
+inline wire::Opcode opcode(const Datagram& d) { return static_cast<wire::Opcode>(d.bytes[0]); }
+
 }  // namespace farstep::sim
