@@ -293,6 +293,42 @@ def test_more_receives_than_a_peer_can_be_told_of_at_once(ranks):
     ranks.run(2, body)
 
 
+def test_a_peer_that_has_sent_and_closed_leaves_the_others_at_work(ranks):
+    def body(comm):
+        call = comm.send if comm.rank == 0 else comm.receive
+        if comm.rank < 2:
+            call(np.ones(3), 1 - comm.rank)
+        if comm.rank == 0:
+            comm._point_to_point.close()  # as `close` begins, while the others may be in the last barrier
+        else:
+            time.sleep(0.5)
+            assert comm.failure is None
+        comm.barrier()
+
+    ranks.run(3, body)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (np.zeros(5, np.float32), "has 40 bytes, the receive there 20"),
+        (np.zeros(5, np.float64), "has elements of float32, the receive there of float64"),
+    ],
+)
+def test_a_send_and_a_receive_that_do_not_match_are_an_error_on_both_sides(ranks, wanted, why):
+    def body(comm):
+        if comm.rank == 0:
+            with pytest.raises(CollectiveMismatch, match=f"send to rank 1 with tag 0 on 'world' {why}"):
+                comm.send(np.ones(10, np.float32), 1, timeout_s=10)
+        else:
+            with pytest.raises(CommunicatorAborted):
+                comm.receive(wanted, 0, timeout_s=10)
+            assert not wanted.any()
+
+    with pytest.raises(CommunicatorAborted):
+        ranks.run(2, body)
+
+
 def test_barrier_waits_for_the_last(ranks):
     left = []
 

@@ -65,7 +65,7 @@ def test_a_vector_shares_the_tensors_memory():
     vector = tensor_vector(tensor)
     assert (vector.count, vector.element_type, vector.address) == (6, ElementType.BFLOAT16, tensor.data_ptr())
     assert tensor_vector(torch.zeros(3, dtype=torch.complex64)).count == 6
-    assert tensor_vector(torch.zeros(3, dtype=torch.uint32), as_bytes=True).count == 12
+    assert tensor_vector(torch.zeros(3, dtype=torch.uint32), any_type=True).count == 12
     assert tensor_vector(torch.tensor(1.0)).count == 1
     assert tensor_vector(torch.empty(0)).count == 0
 

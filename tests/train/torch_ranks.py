@@ -445,6 +445,27 @@ def check_a_late_peer_times_out_with_its_name(groups):
     dist.barrier()
 
 
+def check_ranks_that_disagree_about_the_type_are_told_so(groups):
+    """The types have the same size, so that only their names tell them apart."""
+    dtype = (torch.float32, torch.int32)[groups.rank]
+    for name, call in (
+        ("broadcast", lambda data, group: dist.broadcast(data, 0, group=group)),
+        ("all_gather", lambda data, group: dist.all_gather([data, data.clone()], data + 1, group=group)),
+        ("all_to_all", lambda data, group: dist.all_to_all_single(data, data + 1, group=group)),
+        ("send", lambda data, group: (dist.send, dist.recv)[groups.rank](data, 1 - groups.rank, group=group)),
+    ):
+        group = dist.new_group(backend="mrc")
+        data = torch.full((4,), groups.rank).to(dtype)
+        error = None
+        try:
+            call(data, group)
+            dist.barrier(group)  # the root of a broadcast need not wait for anybody
+        except CommunicatorError as raised:
+            error = raised
+        dist.barrier(groups.gloo)
+        assert error is not None, name
+
+
 CASES = {
     "collectives": [
         check_all_reduce,
@@ -473,7 +494,11 @@ CASES = {
         check_send_and_recv,
         check_gather_scatter_and_all_to_all,
     ],
-    "failures": [check_abort_unblocks_at_once, check_a_late_peer_times_out_with_its_name],
+    "failures": [
+        check_abort_unblocks_at_once,
+        check_a_late_peer_times_out_with_its_name,
+        check_ranks_that_disagree_about_the_type_are_told_so,
+    ],
     "killed": [check_a_killed_peer_is_noticed],
 }
 

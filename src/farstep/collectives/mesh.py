@@ -79,7 +79,7 @@ class Mesh:
                     raise CommunicatorAborted(self._failure) from None
                 if left_s <= STORE_SLICE_S:
                     raise CommunicatorTimeout(
-                        f"rank {peer} of {self.name!r} has not announced itself in time ({error})"
+                        f"rank {peer} of {self.name!r} has not announced itself in time"
                     ) from error
 
     def _key(self, source: int, target: int) -> str:

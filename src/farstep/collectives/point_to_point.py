@@ -17,6 +17,7 @@ from typing import Any
 from farstep.collectives.errors import CollectiveMismatch, CommunicatorAborted, CommunicatorTimeout
 from farstep.collectives.mesh import Mesh
 from farstep.collectives.operations import Handle
+from farstep.collectives.reduction import ElementType
 from farstep.collectives.transport import Connection, RemoteKey
 from farstep.collectives.vector import Vector, allocate_pages
 from farstep.engine import EngineError, WaitTimeout
@@ -25,6 +26,7 @@ INVITATION, DELIVERED = 0, 1
 INVITATIONS_MAX = 256
 """Receives a peer can be told of at a time; further ones wait until earlier ones have ended."""
 _INVITATION = struct.Struct("<QQQQ")
+"""Key of the memory, its length in bytes, tag, type of the elements."""
 LISTEN_INTERVAL_S = 0.25
 """How often an idle listener looks for timeouts, and so how late it may notice one."""
 
@@ -59,7 +61,7 @@ class _Channel:
         self._receives: dict[int, _Pending] = {}
         self._uninvited: deque[_Pending] = deque()
         self._sends: dict[int, deque[_Pending]] = defaultdict(deque)
-        self._invitations: dict[int, deque[tuple[int, RemoteKey]]] = defaultdict(deque)
+        self._invitations: dict[int, deque[tuple[int, RemoteKey, int]]] = defaultdict(deque)
         self._in_flight: set[int] = set()
         self._all: dict[int, _Pending] = {}
         self._failure: str | None = None
@@ -78,15 +80,19 @@ class _Channel:
     # -- issuing --------------------------------------------------------------------------------------
 
     def issue(self, pending: _Pending, *, is_send: bool) -> None:
-        with self._lock:
-            if self._failure is not None:
-                raise CommunicatorAborted(f"{pending.handle.name}: {self._failure}")
-            self._all[id(pending)] = pending
-            if is_send:
-                self._sends[pending.tag].append(pending)
-            else:
-                self._uninvited.append(pending)
-            self._match()
+        try:
+            with self._lock:
+                if self._failure is not None:
+                    raise CommunicatorAborted(f"{pending.handle.name}: {self._failure}")
+                self._all[id(pending)] = pending
+                if is_send:
+                    self._sends[pending.tag].append(pending)
+                else:
+                    self._uninvited.append(pending)
+                self._match()
+        except CollectiveMismatch as error:
+            self._on_failure(str(error))  # the peer waits for what will not come
+            raise
 
     def _match(self) -> None:
         """Invites and sends whatever can be; called with the lock held."""
@@ -105,7 +111,10 @@ class _Channel:
         self._receives[entry] = pending
         offset = entry * _INVITATION.size
         rkey, _ = pending.region.remote
-        _INVITATION.pack_into(self._outbox.data, offset, rkey, pending.vector.length_bytes, pending.tag, 0)
+        vector = pending.vector
+        _INVITATION.pack_into(
+            self._outbox.data, offset, rkey, vector.length_bytes, pending.tag, vector.element_type
+        )
         self._connection.write(
             self._outbox_region,
             offset,
@@ -115,12 +124,16 @@ class _Channel:
             immediate=INVITATION << 30 | entry,
         )
 
-    def _deliver(self, pending: _Pending, entry: int, remote: RemoteKey) -> None:
-        length_bytes = pending.vector.length_bytes
+    def _deliver(self, pending: _Pending, entry: int, remote: RemoteKey, element_type: int) -> None:
+        length_bytes, own_type = pending.vector.length_bytes, pending.vector.element_type
+        differs = ""
         if remote.length_bytes != length_bytes:
-            error = CollectiveMismatch(
-                f"{pending.handle.name} has {length_bytes} bytes, the receive there {remote.length_bytes}"
-            )
+            differs = f"has {length_bytes} bytes, the receive there {remote.length_bytes}"
+        elif element_type != own_type:
+            theirs = ElementType(element_type).name.lower()
+            differs = f"has elements of {own_type.name.lower()}, the receive there of {theirs}"
+        if differs:
+            error = CollectiveMismatch(f"{pending.handle.name} {differs}")
             self._end(pending, error)
             raise error
         pending.region = self._mesh.endpoint.register(pending.vector.raw)
@@ -157,6 +170,9 @@ class _Channel:
                     self._expire()
                     continue
                 self._on_immediate(word)
+        except CollectiveMismatch as error:
+            self.fail(str(error))
+            self._on_failure(str(error))
         except EngineError as error:
             self.fail(str(error))
 
@@ -179,9 +195,11 @@ class _Channel:
     def _on_immediate(self, word: int) -> None:
         entry = word & 0xFFFF
         if word >> 30 == INVITATION:
-            rkey, length_bytes, tag, _ = _INVITATION.unpack_from(self._inbox.data, entry * _INVITATION.size)
+            rkey, length_bytes, tag, element_type = _INVITATION.unpack_from(
+                self._inbox.data, entry * _INVITATION.size
+            )
             with self._lock:
-                self._invitations[tag].append((entry, RemoteKey(rkey, length_bytes)))
+                self._invitations[tag].append((entry, RemoteKey(rkey, length_bytes), element_type))
                 self._match()
             return
         with self._lock:
@@ -212,7 +230,9 @@ class _Channel:
         self._connection.abort(reason)
         for item in pending:
             self._end(item, error or CommunicatorAborted(f"{item.handle.name}: {reason}"))
-        if not self._is_closed:
+        # Where nothing waits, the end of a channel is no failure: a peer that has nothing more to do may close while we
+        # are still in the last collective.
+        if pending and not self._is_closed:
             self._on_failure(reason)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
 from farstep.collectives import Communicator, CommunicatorSettings, Handle
+from farstep.collectives.torch_backend.store import TorchStore
 from farstep.engine import (
     Connection,
     ConnectionFailed,
@@ -92,7 +92,7 @@ class MrcCollective:
             self._endpoint,
             rank=rank,
             size=config.num_ranks,
-            store=_TorchStore(store),
+            store=TorchStore(store),
             sites=sites,
             settings=CommunicatorSettings(timeout_s=transport.timeout_s),
         )
@@ -146,26 +146,3 @@ class MrcCollective:
             self._communicator.__exit__(kind, error, trace)
         finally:
             self._endpoint.close()
-
-
-class _TorchStore:
-    """torch's store in the shape the communicator asks for."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def set(self, key: str, value: bytes) -> None:
-        """Publishes a value."""
-        self._store.set(key, value)  # type: ignore[arg-type]  # bytes are fine, the stub is too narrow
-
-    def get(self, key: str, timeout_s: float) -> bytes:
-        """Blocks until a value is published.
-
-        Raises:
-            TimeoutError: it was not in time.
-        """
-        try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
-        except DistError as error:
-            raise TimeoutError(f"no {key} within {timeout_s:.0f} s") from error
-        return bytes(self._store.get(key))

@@ -190,7 +190,7 @@ class MrcProcessGroup(dist.ProcessGroup):
 
         def issue(tensor: Tensor, staging: Staging) -> Callable[..., Handle]:
             is_root = self.rank() == opts.rootRank
-            vector = (staging.read if is_root else staging.write)(tensor, as_bytes=True)
+            vector = (staging.read if is_root else staging.write)(tensor, any_type=True)
             return lambda **keywords: self._communicator.broadcast(vector, opts.rootRank, **keywords)
 
         return self._issue_each(items, issue, opts, None, items)
@@ -200,8 +200,8 @@ class MrcProcessGroup(dist.ProcessGroup):
         pairs = list(zip(outputs, _as_list(inputs), strict=True))
 
         def issue(pair: tuple[Sequence[Tensor], Tensor], staging: Staging) -> Callable[..., Handle]:
-            blocks = [staging.write(block, as_bytes=True) for block in pair[0]]
-            data = staging.read(pair[1], as_bytes=True)
+            blocks = [staging.write(block, any_type=True) for block in pair[0]]
+            data = staging.read(pair[1], any_type=True)
             return lambda **keywords: self._communicator.all_gather(blocks, data, **keywords)
 
         flat = [tensor for blocks in outputs for tensor in blocks]
@@ -222,7 +222,7 @@ class MrcProcessGroup(dist.ProcessGroup):
         """The same for several tensors; the work ends with the last."""
 
         def issue(pair: tuple[Tensor, Tensor], staging: Staging) -> Callable[..., Handle]:
-            out, data = staging.write(pair[0], as_bytes=True), staging.read(pair[1], as_bytes=True)
+            out, data = staging.write(pair[0], any_type=True), staging.read(pair[1], any_type=True)
             return lambda **keywords: self._communicator.all_gather(out, data, **keywords)
 
         return self._issue_each(list(zip(outputs, inputs, strict=True)), issue, opts, None, outputs)
@@ -234,8 +234,8 @@ class MrcProcessGroup(dist.ProcessGroup):
         def issue(tensor: Tensor, staging: Staging) -> Callable[..., Handle]:
             blocks = None
             if self.rank() == root:
-                blocks = [staging.write(block, as_bytes=True) for block in outputs[0]]
-            data = staging.read(tensor, as_bytes=True)
+                blocks = [staging.write(block, any_type=True) for block in outputs[0]]
+            data = staging.read(tensor, any_type=True)
             return lambda **keywords: self._communicator.gather(blocks, data, root, **keywords)
 
         flat = list(outputs[0]) if self.rank() == root else []
@@ -248,8 +248,8 @@ class MrcProcessGroup(dist.ProcessGroup):
         def issue(tensor: Tensor, staging: Staging) -> Callable[..., Handle]:
             blocks = None
             if self.rank() == root:
-                blocks = [staging.read(block, as_bytes=True) for block in inputs[0]]
-            out = staging.write(tensor, as_bytes=True)
+                blocks = [staging.read(block, any_type=True) for block in inputs[0]]
+            out = staging.write(tensor, any_type=True)
             return lambda **keywords: self._communicator.scatter(out, blocks, root, **keywords)
 
         return self._issue_each(items, issue, opts, None, items)
@@ -258,8 +258,8 @@ class MrcProcessGroup(dist.ProcessGroup):
         """Sends one tensor of a list to each rank; lengths may differ."""
 
         def issue(_: None, staging: Staging) -> Callable[..., Handle]:
-            sends = [staging.read(tensor, as_bytes=True) for tensor in inputs]
-            receives = [staging.write(tensor, as_bytes=True) for tensor in outputs]
+            sends = [staging.read(tensor, any_type=True) for tensor in inputs]
+            receives = [staging.write(tensor, any_type=True) for tensor in outputs]
             return lambda **keywords: self._communicator.all_to_all(receives, sends, **keywords)
 
         return self._issue_each([None], issue, opts, None, outputs)
@@ -275,8 +275,8 @@ class MrcProcessGroup(dist.ProcessGroup):
         """Sends a slice of a tensor to each rank; splits count rows, none mean equal slices."""
 
         def issue(_: None, staging: Staging) -> Callable[..., Handle]:
-            sends = _split(staging.read(data, as_bytes=True), data, input_splits, self.size())
-            receives = _split(staging.write(output, as_bytes=True), output, output_splits, self.size())
+            sends = _split(staging.read(data, any_type=True), data, input_splits, self.size())
+            receives = _split(staging.write(output, any_type=True), output, output_splits, self.size())
             return lambda **keywords: self._communicator.all_to_all(receives, sends, **keywords)
 
         return self._issue_each([None], issue, opts, None, [output])
@@ -310,7 +310,7 @@ class MrcProcessGroup(dist.ProcessGroup):
     def _between(self, tensors: Sequence[Tensor], peer: int, tag: int, *, is_send: bool) -> MrcWork:
         (tensor,) = tensors
         staging = Staging()
-        vector = (staging.read if is_send else staging.write)(tensor, as_bytes=True)
+        vector = (staging.read if is_send else staging.write)(tensor, any_type=True)
         # Sends and receives are not queued, so that staging happens here and now.
         if staging.before is not None:
             staging.before()
@@ -398,7 +398,7 @@ def _as_list(tensors: Any) -> list[Tensor]:
 
 
 def _split(vector: Vector, tensor: Tensor, splits: Sequence[int], size: int) -> list[Vector]:
-    """Cuts the bytes of a tensor by rows."""
+    """Cuts the elements of a tensor by rows."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % size:
@@ -406,11 +406,11 @@ def _split(vector: Vector, tensor: Tensor, splits: Sequence[int], size: int) -> 
         splits = [rows // size] * size
     if sum(splits) != rows or len(splits) != size:
         raise ValueError(f"splits {list(splits)} must hold {size} numbers that add up to the {rows} rows")
-    row_bytes = vector.length_bytes // rows if rows else 0
+    row_count = vector.count // rows if rows else 0
     parts, offset = [], 0
     for count in splits:
-        parts.append(vector.part(offset, count * row_bytes))
-        offset += count * row_bytes
+        parts.append(vector.part(offset, count * row_count))
+        offset += count * row_count
     return parts
 
 

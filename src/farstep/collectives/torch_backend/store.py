@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+
+PAUSE_MIN_S, PAUSE_MAX_S = 0.0005, 0.05
+"""Between two looks at the store: short at first, since peers mostly come together."""
 
 
 class TorchStore:
@@ -28,9 +30,13 @@ class TorchStore:
         Raises:
             TimeoutError: none was published in time.
         """
-        try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
-        except dist.DistStoreError as error:
-            raise TimeoutError(f"no value for {key!r} within {timeout_s:.1f} s") from error
-        value: bytes = self._store.get(key)
-        return value
+        deadline_s = time.monotonic() + timeout_s
+        pause_s = PAUSE_MIN_S
+        # A wait of the store that ends without a value makes torch print warnings, which a check does not.
+        while not self._store.check([key]):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no value for {key!r} within {timeout_s:.1f} s")
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return bytes(self._store.get(key))

@@ -24,12 +24,13 @@ _ELEMENT_TYPES = {
 }
 
 
-def tensor_vector(tensor: Tensor, *, as_bytes: bool = False) -> Vector:
+def tensor_vector(tensor: Tensor, *, any_type: bool = False) -> Vector:
     """Views a contiguous CPU tensor as a vector, without copying.
 
     Args:
         tensor: contiguous, on the CPU. Complex tensors are taken as pairs of real numbers.
-        as_bytes: takes the elements as bytes, for collectives that only move them; any dtype will do.
+        any_type: for collectives that only move elements; those of a dtype that cannot be reduced are taken
+            as bytes. Others keep their type, so that ranks which disagree about it are told so.
 
     Raises:
         TypeError: tensors of this dtype cannot be reduced.
@@ -41,7 +42,7 @@ def tensor_vector(tensor: Tensor, *, as_bytes: bool = False) -> Vector:
         )
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    element_type = ElementType.UINT8 if as_bytes else _ELEMENT_TYPES.get(tensor.dtype)
+    element_type = _ELEMENT_TYPES.get(tensor.dtype, ElementType.UINT8 if any_type else None)
     if element_type is None:
         valid = ", ".join(str(dtype).removeprefix("torch.") for dtype in _ELEMENT_TYPES)
         raise TypeError(f"tensors of {tensor.dtype} cannot be reduced; valid are {valid} and complex")
@@ -60,21 +61,21 @@ class Staging:
         self._before: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
 
-    def read(self, tensor: Tensor, *, as_bytes: bool = False) -> Vector:
+    def read(self, tensor: Tensor, *, any_type: bool = False) -> Vector:
         """Memory that holds the tensor's values when the collective begins."""
-        return tensor_vector(self._host_copy(tensor, is_read=True), as_bytes=as_bytes)
+        return tensor_vector(self._host_copy(tensor, is_read=True), any_type=any_type)
 
-    def write(self, tensor: Tensor, *, as_bytes: bool = False) -> Vector:
+    def write(self, tensor: Tensor, *, any_type: bool = False) -> Vector:
         """Memory whose values the tensor takes on when the collective has ended."""
         host = self._host_copy(tensor, is_read=False)
         self._copy_back(tensor, host)
-        return tensor_vector(host, as_bytes=as_bytes)
+        return tensor_vector(host, any_type=any_type)
 
-    def update(self, tensor: Tensor, *, as_bytes: bool = False) -> Vector:
+    def update(self, tensor: Tensor, *, any_type: bool = False) -> Vector:
         """Memory for a tensor that is both read and written."""
         host = self._host_copy(tensor, is_read=True)
         self._copy_back(tensor, host)
-        return tensor_vector(host, as_bytes=as_bytes)
+        return tensor_vector(host, any_type=any_type)
 
     @property
     def before(self) -> Callable[[], None] | None:
