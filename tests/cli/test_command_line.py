@@ -51,6 +51,7 @@ def test_the_version_is_printed(arguments):
         ),
         (("report", "none"), "error: "),
         (("lab", "nothing"), "error: no such command 'nothing'"),
+        (("lab", "emulate", "net.toml", "--for-s", "inf"), "error: invalid value for '--for-s'"),
         (("lab", "emulate", "none.toml"), "error: none.toml: cannot be read: No such file or directory"),
     ],
 )

@@ -24,7 +24,7 @@ def _root(context: typer.Context) -> None:
 def emulate(
     network: Annotated[Path, typer.Argument(metavar="NETWORK.TOML", help="Sites, paths, ports and faults.")],
     for_s: Annotated[
-        float | None, typer.Option(min=0.0, help="End after so many seconds, not at Ctrl-C.")
+        float | None, typer.Option(min=0.0, max=1e9, help="End after so many seconds, not at Ctrl-C.")
     ] = None,
 ) -> None:
     """Carry UDP between sites over emulated paths, for any program.
