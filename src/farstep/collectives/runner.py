@@ -16,7 +16,7 @@ from farstep.collectives.link import CHECK_BITS, PLACED_SLOT, Link
 from farstep.collectives.plan import Access, LinkPlan, Plan
 from farstep.collectives.reduction import ElementType
 from farstep.collectives.schedule import Action
-from farstep.collectives.transport import Completion
+from farstep.collectives.transport import Completion, RemoteKey
 from farstep.collectives.vector import Space, Vector
 from farstep.engine import WaitTimeout
 
@@ -199,7 +199,7 @@ class Run:
             done.append(access)
         return done
 
-    def _send_to_place(self, state: _LinkState, access: Access, places: list) -> None:  # type: ignore[type-arg]
+    def _send_to_place(self, state: _LinkState, access: Access, places: list[tuple[RemoteKey, int]]) -> None:
         region, offset = self._locate(access)
         if len(self._completions) >= OUTSTANDING_MAX:
             self._completions.pop(0).wait(max(self._task.deadline_s - time.monotonic(), 0.001))
