@@ -415,9 +415,9 @@ def test_counters_and_the_garbage_collector_get_along(pair):
 def test_many_threads_use_one_endpoint(pair):
     *_, region, landing = pair.buffers(2_000)
     stop = threading.Event()
+    counts = [0] * 6
 
     def work(i):
-        count = 0
         while not stop.is_set():
             if i == 0:
                 pair.to_b.stats(with_paths=True)
@@ -427,13 +427,16 @@ def test_many_threads_use_one_endpoint(pair):
                 pair.a.create_connection().close()
             else:
                 pair.to_b.write(region, 0, 2_000, landing.remote, 0).wait(WAIT_S)
-            count += 1
-        return count
+            counts[i] += 1
+        return "done"
 
     join = in_threads(6, work)
-    time.sleep(0.5)
+    end_s = time.monotonic() + WAIT_S
+    while min(counts) < 10 and time.monotonic() < end_s:
+        time.sleep(0.05)
     stop.set()
-    assert all(isinstance(count, int) and count > 5 for count in join())
+    assert join() == ["done"] * 6
+    assert min(counts) >= 10, counts
 
 
 def test_more_connections_than_the_profile_allows_are_refused():
