@@ -36,7 +36,7 @@ struct ProbeCounters {
 class Connection {
 public:
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
-        : config_(c), cc_(&cc), paths_(c.paths), sender_(c, cc, paths_), receiver_(c),
+        : config_(c), paths_(c.paths), sender_(c, cc, paths_), receiver_(c),
           control_paths_(links, num_planes), num_planes_(num_planes) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
@@ -347,7 +347,6 @@ private:
     }
 
     ConnectionConfig config_;
-    Nscc* cc_;
     PathSet paths_;
     Sender sender_;
     Receiver receiver_;

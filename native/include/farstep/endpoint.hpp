@@ -165,7 +165,7 @@ public:
         counters_.receive_overflow += dropped;
         for (uint32_t k = 0; k < num_active_; ++k) {
             Connection& c = *connections_[active_[k]].connection;
-            c.receiver().penalise(now, kOverflowPenalty, now + kOverflowPenalty_ns);
+            c.receiver().penalise(kOverflowPenalty, now + kOverflowPenalty_ns);
         }
     }
 

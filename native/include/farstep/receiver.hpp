@@ -114,8 +114,7 @@ public:
     }
 
     /// The socket dropped datagrams: ask the sender to slow down for a while (NSCC receiver window penalty, §6.5).
-    void penalise(uint64_t now, uint8_t penalty, uint64_t until_ns) noexcept {
-        (void)now;
+    void penalise(uint8_t penalty, uint64_t until_ns) noexcept {
         penalty_ = penalty;
         penalty_until_ = until_ns;
     }
