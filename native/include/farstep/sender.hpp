@@ -507,7 +507,8 @@ private:
         inflight_bytes_ -= r.size_bytes;
         r.state = RecordState::Held;
         room_.on_refused(now, r.transmissions > 1, first_rtt_ns());
-        rto_deadline_ns_ = room_.until_ns() + rto_ns();
+        // Puts off no verdict on the packets under way: room may come only with one of those that got lost.
+        if (is_only_held()) rto_deadline_ns_ = room_.until_ns() + rto_ns();
         retries_ = 0;
     }
     bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
