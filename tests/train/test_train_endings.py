@@ -42,6 +42,19 @@ def test_ctrl_c_stops_after_the_step_and_still_writes_the_report(start):
     assert "<html" in (run.folder / "report.html").read_text()
 
 
+def test_a_closed_terminal_stops_after_the_step_and_still_writes_the_report(start):
+    run = start(steps=LONG)
+    run.wait_for_step(3)
+    pids = run.worker_pids()
+    for pid in (*pids, run.process.pid):  # the kernel tells every process of the terminal
+        os.kill(pid, signal.SIGHUP)
+    assert run.end() == 130
+    assert not any(run.is_alive(pid) for pid in pids)
+    assert run.end_event["status"] == "interrupted"
+    assert run.end_event["steps"] == len(run.events("step"))
+    assert "<html" in (run.folder / "report.html").read_text()
+
+
 def test_ctrl_c_while_the_ranks_start_ends_them(start):
     run = start("", "--no-report", steps=LONG)
     deadline = time.monotonic() + 20

@@ -51,6 +51,8 @@ def describe_validation_error(
         elif item["type"] == "union_tag_invalid":
             valid = item["ctx"]["expected_tags"].replace("'", "")
             lines.append(f"{source}: {key} = {_shown(item['input'])}: not known; valid: {valid}")
+        elif item["type"] in ("too_short", "too_long"):
+            lines.append(f"{source}: {key}: {_length_rule(item)}")
         elif item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
             lines.append(f"{source}: {key}: {message}" if key else f"{source}: {message}")
         else:
@@ -146,6 +148,13 @@ def _shown(value: object) -> str:
         value = value["kind"]
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 3] + "..."
+
+
+def _length_rule(item: Any) -> str:
+    limits = item["ctx"]
+    most = limits.get("max_length")
+    valid = f"at least {limits['min_length']}" if most is None else f"at most {most}"
+    return f"number of entries = {limits['actual_length']}; valid: {valid}"
 
 
 def _lowered(message: str) -> str:

@@ -134,6 +134,8 @@ class EmulatorProcess:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup stays in force
+            signal.signal(signal.SIGHUP, (lambda *_: None) if ignores_interrupt else lambda *_: self.stop())
         if ignores_interrupt:
             # Whoever interrupts this process by hand must not take the network from under the parent.
             signal.signal(signal.SIGINT, lambda *_: None)

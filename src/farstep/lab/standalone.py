@@ -101,7 +101,25 @@ def load_emulation(path: str | Path) -> EmulationFile:
     except ValidationError as error:
         raise ConfigError(describe_validation_error(error, str(path))) from error
     FaultTimeline(file.faults, file, source=str(path))  # names unknown targets before anything runs
+    _check_exposed(file, str(path))
     return file
+
+
+def _check_exposed(file: EmulationFile, source: str) -> None:
+    """Raises ConfigError for a port at a site, or for peers of a site, that the network does not have."""
+    for index, port in enumerate(file.expose):
+        for key, site in [("site", port.site), *((f"listen.{name}", name) for name in port.listen)]:
+            if site not in file.sites:
+                known = ", ".join(file.sites)
+                raise ConfigError(
+                    f'{source}: expose[{index}].{key} = "{site}": no such site; known sites: {known}'
+                )
+        planes = sorted({channel.plane for channel in file.channels if channel.to_site == port.site})
+        if port.plane not in planes:
+            raise ConfigError(
+                f"{source}: expose[{index}].plane = {port.plane}: no path of this plane leads to site "
+                f"{port.site}; planes there: {', '.join(map(str, planes)) or 'none'}"
+            )
 
 
 def run_emulator(path: str | Path, *, for_s: float | None = None, out: TextIO | None = None) -> None:
@@ -155,6 +173,9 @@ def _run(process: EmulatorProcess, file: EmulationFile, for_s: float | None, out
                         f"{site} reaches {port.address} at {port.site} (plane {port.plane}) at {host}:{number}"
                     )
         say(f"control address: {process.control.path}")
+        for index, fault in enumerate(file.faults):
+            if fault.at_step is not None:
+                say(f"faults[{index}] ({fault.kind}) waits for step {fault.at_step}, told at the control address")
         process.script.load(file.faults, "faults")
     except BaseException:
         process.close()

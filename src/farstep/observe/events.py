@@ -101,7 +101,6 @@ class PathSample(Event):
     plane: NonNegativeInt = 0
     state: PathState = PathState.GOOD
     tx_bytes_per_s: float = Field(default=0.0, ge=0)
-    rx_bytes_per_s: float = Field(default=0.0, ge=0)
     retransmitted: NonNegativeInt = 0
     """Packets sent again since the sample before."""
     lost: NonNegativeInt = 0

@@ -185,15 +185,12 @@ def _faults(timeline: Timeline) -> str:
 
 
 def _paths(timeline: Timeline) -> str:
-    has_received = any(path.bytes_received for path in timeline.paths.values())
-    received = ["received"] if has_received else []
-    head = ("path", "plane", "sent", *received, "packets resent", "packets lost", "state at the end")
+    head = ("path", "plane", "sent", "packets resent", "packets lost", "state at the end")
     rows = [
         (
             path.name,
             str(path.plane),
             bytes_text(path.bytes_sent),
-            *([bytes_text(path.bytes_received)] if has_received else []),
             f"{path.retransmitted:,}",
             f"{path.lost:,}",
             path.state.value,

@@ -111,8 +111,7 @@ def _facts_table(timeline: Timeline) -> Table:
 def _paths_table(timeline: Timeline) -> Table:
     table = Table(title="Paths", title_justify="left", title_style="bold", box=box.SIMPLE, header_style="dim")
     table.add_column("path", no_wrap=True)
-    has_received = any(path.bytes_received for path in timeline.paths.values())
-    for name in ("plane", "sent", *(["received"] if has_received else []), "resent", "lost"):
+    for name in ("plane", "sent", "resent", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state at the end", no_wrap=True)
     for path in timeline.paths.values():
@@ -120,7 +119,6 @@ def _paths_table(timeline: Timeline) -> Table:
             Text(path.name),
             str(path.plane),
             bytes_text(path.bytes_sent),
-            *([bytes_text(path.bytes_received)] if has_received else []),
             f"{path.retransmitted:,}",
             f"{path.lost:,}",
             Text(path.state),

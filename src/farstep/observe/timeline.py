@@ -73,7 +73,6 @@ class PathView:
     changes: list[tuple[int, PathState]] = field(default_factory=list)
     """Time in ns and state of the path as a whole, from then on."""
     bytes_sent: float = 0.0
-    bytes_received: float = 0.0
     retransmitted: int = 0
     lost: int = 0
 
@@ -230,7 +229,6 @@ class Timeline:
             del path.samples[: -self._recent_samples]
         path.latest[rank] = event
         path.bytes_sent += event.tx_bytes_per_s * interval_s
-        path.bytes_received += event.rx_bytes_per_s * interval_s
         path.retransmitted += event.retransmitted
         path.lost += event.lost
         self._note_state(path, t_ns, path.state)

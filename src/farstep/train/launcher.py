@@ -177,13 +177,17 @@ def _reachable(master_host: str) -> str:
 
 @contextlib.contextmanager
 def _stop_on_signal(supervisor: Supervisor) -> Iterator[None]:
-    """Makes SIGINT and SIGTERM stop the run; only the main thread may set handlers."""
+    """Makes SIGINT, SIGTERM and SIGHUP (a closed terminal, unless under nohup) stop the run.
+
+    Only the main thread may set handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {
         number: signal.signal(number, lambda *_: supervisor.request_stop())
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP
     }
     try:
         yield

@@ -23,7 +23,8 @@ __all__ = ["main"]
 
 def main() -> int:
     """Starts the ranks, waits for all of them, and returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal are the launcher's to handle
+        signal.signal(number, signal.SIG_IGN)
     given = json.loads(sys.stdin.readline())
     logs = Path(given["logs"])
     orders = [Orders.from_json(line) for line in given["orders"]]

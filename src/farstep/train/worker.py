@@ -143,7 +143,7 @@ def run_rank(orders: Orders, open_store: Callable[[], Store], *, is_own_process:
         orders: who this rank is and whom to report to.
         open_store: opens what the ranks exchange addresses through.
         is_own_process: the launcher made this process for the rank, and standard error is its log. Otherwise
-            the process is the user's: SIGINT and SIGTERM then end the run after the current step, on all
+            the process is the user's: SIGINT, SIGTERM and SIGHUP then end the run after the current step, on all
             ranks, and nothing is printed.
 
     Returns:
@@ -151,8 +151,9 @@ def run_rank(orders: Orders, open_store: Callable[[], Store], *, is_own_process:
     """
     rank = _Rank(orders)
     if not is_own_process:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: rank.observer.request_stop())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
+                signal.signal(number, lambda *_: rank.observer.request_stop())
     control = ControlClient(
         orders.control_address,
         orders.token,

@@ -158,7 +158,6 @@ def path_samples(
                             plane=index // 2,
                             state=PathState.ASSUMED_BAD if is_dead else PathState.GOOD,
                             tx_bytes_per_s=rate,
-                            rx_bytes_per_s=rate,
                             retransmitted=17 if is_first and is_dead else int(rng.random() < 0.02),
                             lost=17 if is_first and is_dead else 0,
                             rtt_ns=None if is_dead else 20_300_000 + index * 700_000,
