@@ -240,6 +240,11 @@ private:
         uint64_t shown_low = 0, shown_high = 0;  // between these, a packet the bitmap lacks had not arrived
     };
 
+    /// A request for an answer about every packet below `end_psn`.
+    struct Ask {
+        uint64_t end_psn = 0, at_ns = 0;
+    };
+
     PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
     const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
     uint32_t retry_budget() const noexcept {
@@ -274,8 +279,8 @@ private:
         }
         // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
         // threshold takes longer to fill than a packet may be late.
-        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - asked_ns_ >= patience_.slack_ns() / 2 || misses_news(now, ev);
-        if (asks_) asked_ns_ = now;
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - newest_ask_.at_ns >= patience_.slack_ns() / 2 || misses_news(now, ev);
+        if (asks_) note_asked(now);
         return n;
     }
     // The peer answers every so many packets, and in step with our round over the planes that may be the same plane each
@@ -286,6 +291,10 @@ private:
         if (plane >= kMaxPorts || now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
+    }
+    void note_asked(uint64_t now) noexcept {
+        newest_ask_ = {next_psn_, now};
+        if (oldest_ask_.end_psn <= una_) oldest_ask_ = newest_ask_;
     }
     bool can_send_next() const noexcept { return cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), queue_.next_has_immediate())); }
 
@@ -431,6 +440,7 @@ private:
         const uint64_t una = una_;
         while (una_ < next_psn_ && record(una_).state == RecordState::Acked) ++una_;
         if (una_ != una) una_moved_ns_ = now;
+        if (oldest_ask_.end_psn <= una_) oldest_ask_ = newest_ask_;
         if (rtx_cursor_ < una_) rtx_cursor_ = una_;
         if (b.progress) {
             retries_ = 0;
@@ -536,6 +546,7 @@ private:
         soft_deadline_ns_ = kNever;
         ++counters_.soft_timeouts;
         wants_probe = true;
+        note_asked(now);
         for (uint64_t psn = next_psn_; psn-- > una_;) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::InFlight) continue;
@@ -545,6 +556,15 @@ private:
     }
 
     bool hard_timeout(uint64_t now, bool& wants_probe) noexcept {
+        // Silence means something only where an answer is owed. A port's pace may hold up the packet that was to ask.
+        if (oldest_ask_.end_psn <= una_) {
+            wants_probe = true;
+            note_asked(now);
+        }
+        if (now < oldest_ask_.at_ns + rto_ns()) {
+            rto_deadline_ns_ = oldest_ask_.at_ns + rto_ns();
+            return true;
+        }
         ++counters_.timeouts;
         ++backoff_;
         rescues_left_ = kRescues;
@@ -552,9 +572,11 @@ private:
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
             if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r.ev)) continue;
+            if (psn >= newest_ask_.end_psn && r.transmissions == 1) continue;  // nobody asked for it yet
             ++counters_.lost_timeout;
             give_up(now, psn, r, LossRule::Timer);
         }
+        note_asked(now);
         rto_deadline_ns_ = now + rto_ns();
         soft_fired_ = true;
         soft_deadline_ns_ = kNever;
@@ -577,7 +599,8 @@ private:
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
-    uint64_t asked_ns_ = 0, plane_asked_ns_[kMaxPorts] = {};
+    Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
+    uint64_t plane_asked_ns_[kMaxPorts] = {};
     EvIndex last_trigger_ev_ = kNoEv;
     SenderCounters counters_;
 };

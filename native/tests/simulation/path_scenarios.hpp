@@ -121,6 +121,32 @@ inline void outage_of_everything(uint64_t seed) {
     SIM_CHECK(resumed && p.world.now() - healed <= 2 * kSecond + 100 * kMs, "not resumed within the longest timeout");
 }
 
+// A burst whose last packet asked for no answer, since another was to follow at once, and a port that then held that
+// other one up for longer than the shortest timeout: silence is no loss.
+inline void port_pace_longer_than_the_timeout(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = {{115e6, 3'500, 0}, {115e6, 3'500, 0}};
+    o.config.paths.active_per_plane = 4, o.config.paths.backup_per_plane = 0;
+    o.config.reliability.rto_base_ns = o.config.reliability.loss_slack_min_ns = 200'000;
+    Pair p(o);
+    for (Link& l : p.world.network.links()) l.rate_bytes_per_s = 0;  // the port is the only one that is slow
+    p.world.run(kMs);
+    for (uint32_t k = 0; k < 200; ++k) {
+        p.send(1, 4096);
+        p.world.run(p.world.now() + 1'000 * (k % 100));
+        p.send(3, 57'000);
+        SIM_CHECK(p.finish(kSecond), "the messages do not arrive");
+        p.world.run(p.world.now() + kMs);
+    }
+    const SenderCounters& c = p.counters();
+    figure("timeouts", static_cast<double>(c.timeouts));
+    SIM_CHECK(c.retransmitted == 0 && c.lost_timeout == 0, "%llu packets taken for lost on a network that loses nothing",
+              static_cast<unsigned long long>(c.lost_timeout));
+    for (uint8_t plane = 0; plane < 2; ++plane)
+        SIM_CHECK(p.sender().paths().active_count(plane) == 4, "a healthy path was condemned");
+}
+
 // ---- rates and shares -----------------------------------------------------------------------------------------------------
 
 inline void goodput(uint64_t seed, std::vector<Line> of, ShareMode share, bool knows_rate, double least_mb_per_s, uint64_t warm_up_ns) {

@@ -30,6 +30,38 @@ inline void slow_application(uint64_t seed) {
         p.world.check_idle();
     }
 }
+// One packet is lost and the one after it is refused again and again for want of room: that one's news must not put off
+// the search for the other, whose arrival may be what makes room.
+inline void refusals_put_off_no_timeout(uint64_t) {
+    ConnectionConfig config;
+    PathSet paths(config.paths);
+    for (uint16_t k = 0; k < 4; ++k) paths.add(0, {0, 0, k, k}, true);
+    NsccConfig window;
+    window.quick_adapt = false;  // the window lets both out at any time
+    Nscc cc(window);
+    Sender sender(config, cc, paths);
+    const uint64_t first = sender.next_psn();
+    for (uint32_t k = 0; k < 2; ++k) sender.queue().post(WriteRequest{});
+    uint64_t now = 1000, newest_tx_ns = 0, refusals = 0;
+    for (; now < 2 * kSecond && sender.counters().lost_timeout == 0; now += kMs) {
+        bool wants_probe = false;
+        if (sender.next_timeout_ns() <= now) SIM_CHECK(sender.on_timeout(now, wants_probe), "it gave up");
+        EvIndex ev = kNoEv;
+        uint64_t psns[kMaxBurst_packets];
+        while (sender.poll_burst(now, 1, 1, ev, psns)) newest_tx_ns = now;
+        wire::Packet refusal;
+        refusal.neth.reason = wire::NackReason::NoResource;
+        refusal.neth.nack_psn = static_cast<uint32_t>(first + 1) & wire::kPsnMask;
+        refusal.neth.timestamp = timestamp_of(newest_tx_ns);
+        const int64_t inflight = sender.inflight_bytes();
+        SIM_CHECK(sender.on_nack(now, refusal), "it gave up");
+        refusals += sender.inflight_bytes() < inflight;
+    }
+    figure("ms until the lost one is given up", static_cast<double>(now) * 1e-6);
+    SIM_CHECK(refusals > 3, "the second packet was refused %llu times only", static_cast<unsigned long long>(refusals));
+    SIM_CHECK(sender.counters().lost_timeout > 0, "the first packet was never given up");
+    sender.release_inflight();
+}
 inline void peer_vanishes(uint64_t seed) {
     PairOptions o;
     o.seed = seed;
