@@ -22,17 +22,19 @@
 #include "farstep/ev_types.hpp"
 #include "farstep/plane_health.hpp"
 #include "farstep/plane_share.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
 class PathSet {
 public:
-    explicit PathSet(const PathSetConfig& config) noexcept
+    explicit PathSet(const PathSetConfig& config, Arena* arena = nullptr)
         : config_(config),
-          table_(config.seed, config.event_mask),
-          probing_(config),
-          share_(config.num_planes, config.share, config.capacity_floor, config.capacity_gain, config.seed),
-          mask_(all_planes()) {
+          table_(config, arena),
+          probing_(config, arena),
+          share_(config, arena),
+          mask_(all_planes()),
+          health_(config.num_planes, arena) {
         share_.set_usable(0);   // planes join with their first EV
     }
 
@@ -131,7 +133,7 @@ public:
 
     // A bad EV due for its probe. A plane that is down as a whole is asked once per interval, on any of its EVs.
     bool poll_probe(uint64_t now, EvIndex& out) noexcept {
-        for (uint32_t tries = 0; tries < kMaxEvs && probing_.poll(now, out); ++tries) {
+        for (uint32_t tries = 0; tries < config_.max_evs && probing_.poll(now, out); ++tries) {
             PlaneHealth& h = health_[plane(out)];
             if (!h.down) return true;
             if (now >= h.next_probe_ns) {
@@ -275,7 +277,7 @@ private:
         e.blame = 0;
         e.demanded = false;
         e.taken_down = false;
-        if (earned) ++e.counters.restores;
+        if (earned) e.counters.restores += e.counters.restores < UINT16_MAX;
         table_.readmit(now, ev);
         if (was_bad) probing_.release(now, ev, earned);
         share_.set_usable(mask_ & table_.serving());
@@ -294,9 +296,9 @@ private:
     }
     void go_bad(uint64_t now, EvIndex ev, bool replace) noexcept {
         EvRecord& e = table_.at(ev);
-        e.condemned_ns = now;
+        table_.condemned_ns(ev) = now;
         e.taken_down = false;
-        ++e.counters.condemned;
+        e.counters.condemned += e.counters.condemned < UINT16_MAX;
         leave(now, ev, EvState::AssumedBad, replace);
         probing_.condemn(now, ev, config_);
     }
@@ -335,7 +337,7 @@ private:
             const EvRecord& e = table_.at(ev);
             if (e.state != EvState::AssumedBad || !(planes >> e.plane & 1)) continue;
             if (table_.active(e.plane) >= table_.wanted(e.plane)) continue;
-            if (best == kNoEv || e.condemned_ns < table_.at(best).condemned_ns) best = ev;
+            if (best == kNoEv || table_.condemned_ns(ev) < table_.condemned_ns(best)) best = ev;
         }
         return best;
     }
@@ -371,7 +373,7 @@ private:
             if (e.state == EvState::Good || e.state == EvState::Skip) {
                 go_bad(now, ev, /*replace=*/false);
                 e.taken_down = true;
-            } else if (e.state == EvState::AssumedBad && e.condemned_ns >= h.loss_run_ns) {
+            } else if (e.state == EvState::AssumedBad && table_.condemned_ns(ev) >= h.loss_run_ns) {
                 e.taken_down = true;   // condemned while the plane was dying: shares its fate and its return
             }
         }
@@ -401,7 +403,8 @@ private:
         if (h.down && now - h.down_ns > rtt_ns_ && h.damping.on_success()) bring_up(now, plane);
     }
     void note_rtt(EvRecord& e, uint64_t rtt_ns) noexcept {
-        e.rtt_ns = e.rtt_ns == 0 ? rtt_ns : e.rtt_ns - e.rtt_ns / 8 + rtt_ns / 8;
+        const auto sample = static_cast<uint32_t>(std::min<uint64_t>(rtt_ns, UINT32_MAX));
+        e.rtt_ns = e.rtt_ns == 0 ? sample : e.rtt_ns - e.rtt_ns / 8 + sample / 8;
         PlaneHealth& h = health_[e.plane];
         h.rtt_ns = h.rtt_ns == 0 ? rtt_ns : h.rtt_ns - h.rtt_ns / 16 + rtt_ns / 16;
         share_.on_rtt(e.plane, rtt_ns);
@@ -413,7 +416,7 @@ private:
     PlaneShare share_;
     uint64_t mask_;              // planes both ends can use
     uint64_t rtt_ns_ = 0;
-    PlaneHealth health_[kMaxPlanes];
+    Table<PlaneHealth> health_;
 };
 
 }  // namespace farstep

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "farstep/ev_types.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
@@ -43,8 +44,11 @@ private:
 
 class EvProbing {
 public:
-    explicit EvProbing(const PathSetConfig& config) noexcept
-        : spacing_min_ns_(config.probe_spacing_ns),
+    EvProbing(const PathSetConfig& config, Arena* arena)
+        : capacity_(config.max_evs),
+          queue_(config.max_evs, arena),
+          records_(config.max_evs, arena),
+          spacing_min_ns_(config.probe_spacing_ns),
           spacing_ns_(config.probe_spacing_ns),
           interval_fixed_(config.probe_interval_ns != 0),
           interval_ns_(interval_fixed_ ? config.probe_interval_ns : kIntervalMinNs) {}
@@ -118,28 +122,29 @@ private:
 
     void enqueue(EvIndex ev) noexcept {
         if (records_[ev].queued) return;
-        assert(count_ < kMaxEvs);
+        assert(count_ < capacity_);
         records_[ev].queued = true;
-        queue_[(head_ + count_) % kMaxEvs] = ev;
+        queue_[(head_ + count_) % capacity_] = ev;
         ++count_;
     }
     void pop() noexcept {
         records_[queue_[head_]].queued = false;
-        head_ = (head_ + 1) % kMaxEvs;
+        head_ = (head_ + 1) % capacity_;
         --count_;
     }
     void drop_stale() noexcept {
         while (count_ > 0 && !records_[queue_[head_]].bad) pop();
     }
 
+    uint32_t capacity_;
+    Table<EvIndex> queue_;
+    Table<Record> records_;
     uint64_t spacing_min_ns_, spacing_ns_;
     bool interval_fixed_;
     uint64_t interval_ns_;
     uint64_t last_probe_ns_ = 0;
     bool probed_ = false;
     uint32_t head_ = 0, count_ = 0;
-    EvIndex queue_[kMaxEvs] = {};
-    Record records_[kMaxEvs];
 };
 
 }  // namespace farstep

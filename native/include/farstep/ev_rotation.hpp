@@ -11,22 +11,25 @@
 
 #include "farstep/counter_rng.hpp"
 #include "farstep/ev_types.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
 class EvRotation {
 public:
-    explicit EvRotation(uint64_t seed) noexcept : rng_(seed) {}
+    EvRotation(uint64_t seed, uint32_t num_planes, uint32_t max_evs, Arena* arena)
+        : rng_(seed), num_planes_(num_planes), max_evs_(max_evs), planes_(num_planes, arena), table_(max_evs, arena),
+          slot_(max_evs, arena) {}
 
     // Appends an EV to its plane. Shifts the stretches behind it: set-up only.
     void add(EvIndex ev, uint8_t plane) noexcept {
-        assert(plane < kMaxPlanes && size_ < kMaxEvs && ev < kMaxEvs);
+        assert(plane < num_planes_ && size_ < max_evs_ && ev < max_evs_);
         const uint32_t at = planes_[plane].end;
         for (uint32_t i = size_; i > at; --i) put(i, table_[i - 1]);
         put(at, ev);
         ++size_;
         planes_[plane].end++;
-        for (uint32_t p = plane + 1u; p < kMaxPlanes; ++p) planes_[p].begin++, planes_[p].end++;
+        for (uint32_t p = plane + 1u; p < num_planes_; ++p) planes_[p].begin++, planes_[p].end++;
     }
 
     void activate(EvIndex ev, uint8_t plane) noexcept {
@@ -93,9 +96,10 @@ private:
     }
 
     CounterRng rng_;
-    Stretch planes_[kMaxPlanes];
-    EvIndex table_[kMaxEvs] = {};
-    uint16_t slot_[kMaxEvs] = {};
+    uint32_t num_planes_, max_evs_;
+    Table<Stretch> planes_;
+    Table<EvIndex> table_;
+    Table<uint16_t> slot_;
     uint32_t size_ = 0;
 };
 

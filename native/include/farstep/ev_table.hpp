@@ -11,6 +11,7 @@
 #include "farstep/ev_events.hpp"
 #include "farstep/ev_rotation.hpp"
 #include "farstep/ev_types.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
@@ -22,17 +23,23 @@ struct EvRecord {
     bool taken_down = false;      // condemned with its whole plane
     uint32_t skip_until = 0;      // last pass it sits out
     uint32_t blame = 0;           // losses that keep it condemned
-    uint64_t rtt_ns = 0;          // smoothed; 0 = unknown
-    uint64_t condemned_ns = 0;
+    uint32_t rtt_ns = 0;          // smoothed; 0 = unknown, more than four seconds counts as that
     EvCounters counters;
 };
+static_assert(sizeof(EvRecord) == Arena::kLine_bytes, "every packet sent touches one: they must not straddle lines");
 
 class EvTable {
 public:
-    EvTable(uint64_t seed, uint8_t event_mask) noexcept : rng_(seed + 1), rotation_(seed), event_mask_(event_mask) {}
+    EvTable(const PathSetConfig& config, Arena* arena)
+        : rng_(config.seed + 1), rotation_(config.seed, config.num_planes, config.max_evs, arena),
+          events_(config.max_events, arena), event_mask_(config.event_mask), num_planes_(config.num_planes),
+          max_evs_(config.max_evs), planes_(config.num_planes, arena), evs_(config.max_evs, arena),
+          condemned_ns_(config.max_evs, arena) {
+        assert(max_evs_ <= kMaxEvs);
+    }
 
     void add(uint8_t plane, EvValue value, bool active) noexcept {
-        assert(plane < kMaxPlanes && size_ < kMaxEvs);
+        assert(plane < num_planes_ && size_ < max_evs_);
         const auto ev = static_cast<EvIndex>(size_++);
         evs_[ev].value = value;
         evs_[ev].plane = plane;
@@ -54,6 +61,8 @@ public:
         assert(ev < size_);
         return evs_[ev];
     }
+    uint64_t& condemned_ns(EvIndex ev) noexcept { return condemned_ns_[ev]; }
+    uint64_t condemned_ns(EvIndex ev) const noexcept { return condemned_ns_[ev]; }
     EvEvents& events() noexcept { return events_; }
     const EvEvents& events() const noexcept { return events_; }
 
@@ -189,8 +198,10 @@ private:
     uint32_t size_ = 0;
     uint64_t serving_ = 0;
     uint64_t last_change_ns_ = 0;
-    Plane planes_[kMaxPlanes];
-    EvRecord evs_[kMaxEvs];
+    uint32_t num_planes_, max_evs_;
+    Table<Plane> planes_;
+    Table<EvRecord> evs_;
+    Table<uint64_t> condemned_ns_;   // when it last became bad
 };
 
 }  // namespace farstep

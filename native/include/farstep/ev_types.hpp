@@ -9,7 +9,7 @@ using EvIndex = uint16_t;
 inline constexpr EvIndex kNoEv = 0xFFFF;
 inline constexpr uint32_t kMaxEvs = 1024;       // active and backup together; MRC uses 128 to 256
 inline constexpr uint32_t kMaxPlanes = 32;      // width of the port status mask on the wire
-inline constexpr uint32_t kMaxEvEvents = 512;   // events kept for the controller; more are counted, not kept
+inline constexpr uint32_t kMaxEvEvents = 512;   // events kept by default; more are counted, not kept
 
 enum class EvState : uint8_t { Good, Skip, AssumedBad, Denied };
 
@@ -39,8 +39,8 @@ struct EvEvent {
 
 struct EvCounters {
     uint64_t sent_packets = 0, sent_bytes = 0, acked_bytes = 0;
-    uint64_t lost = 0, ecn = 0, trims = 0;
-    uint64_t condemned = 0, restores = 0;   // times it left and came back
+    uint32_t lost = 0, ecn = 0, trims = 0;
+    uint16_t condemned = 0, restores = 0;   // times it left and came back; stop at their largest value
 };
 
 constexpr uint8_t ev_state_bit(EvState state) noexcept {
@@ -51,6 +51,8 @@ inline constexpr uint8_t kWatchedByDefault =
 
 struct PathSetConfig {
     uint32_t num_planes = 1;
+    uint32_t max_evs = kMaxEvs;                     // room for this many; at most kMaxEvs
+    uint32_t max_events = kMaxEvEvents;             // kept for the controller
     uint32_t active_per_plane = 64, backup_per_plane = 32;
     uint32_t min_active = 0;                        // 0 = a quarter of the active EVs, at least one per plane
     ShareMode share = ShareMode::Equal;

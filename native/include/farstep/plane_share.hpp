@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "farstep/ev_types.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
@@ -27,11 +28,12 @@ public:
     static constexpr double kIdleDrift = 1.0 / 32;          // per window, toward the equal share
     static constexpr int64_t kMaxCreditBytes = 1 << 20;     // how far a plane held back by its port may lag behind
 
-    PlaneShare(uint32_t num_planes, ShareMode mode, double floor, double gain, uint64_t seed) noexcept
-        : num_planes_(num_planes), mode_(mode), floor_(std::min(floor, 0.5 / num_planes)), gain_(gain) {
-        assert(num_planes >= 1 && num_planes <= kMaxPlanes);
-        last_ = static_cast<uint8_t>(seed % num_planes);
-        for (uint32_t p = 0; p < num_planes; ++p) set_weight(p, 1.0 / num_planes);
+    PlaneShare(const PathSetConfig& c, Arena* arena)
+        : num_planes_(c.num_planes), mode_(c.share), floor_(std::min(c.capacity_floor, 0.5 / c.num_planes)),
+          gain_(c.capacity_gain), lanes_(c.num_planes, arena) {
+        assert(num_planes_ >= 1 && num_planes_ <= kMaxPlanes);
+        last_ = static_cast<uint8_t>(c.seed % num_planes_);
+        for (uint32_t p = 0; p < num_planes_; ++p) set_weight(p, 1.0 / num_planes_);
         start_window(0);
         window_clean_ = false;
     }
@@ -45,7 +47,7 @@ public:
         if (mode_ == ShareMode::Equal) {
             for (uint64_t rest = candidates; rest != 0; rest &= rest - 1) {
                 const auto p = static_cast<uint8_t>(std::countr_zero(rest));
-                if (given_[p] < given_[best]) best = p;
+                if (lanes_[p].given_bytes < lanes_[best].given_bytes) best = p;
             }
             return best;
         }
@@ -60,76 +62,83 @@ public:
 
     void on_sent(uint8_t plane, uint32_t bytes) noexcept {
         last_ = plane;
-        inflight_[plane] += bytes;
-        given_[plane] += bytes;
-        if (given_[plane] <= most_given_) return;
-        most_given_ = given_[plane];
+        lanes_[plane].inflight_bytes += bytes;
+        lanes_[plane].given_bytes += bytes;
+        if (lanes_[plane].given_bytes <= most_given_) return;
+        most_given_ = lanes_[plane].given_bytes;
         if (most_given_ < next_bound_) return;
         // Lag is bounded, so a plane whose port was held up is not flooded afterwards.
         next_bound_ = most_given_ + kMaxCreditBytes / 4;
-        for (uint32_t p = 0; p < num_planes_; ++p) given_[p] = std::max(given_[p], most_given_ - kMaxCreditBytes);
+        for (uint32_t p = 0; p < num_planes_; ++p) lanes_[p].given_bytes = std::max(lanes_[p].given_bytes, most_given_ - kMaxCreditBytes);
     }
 
     // Bytes leave the plane undelivered: lost or trimmed.
     void on_lost(uint8_t plane, uint32_t bytes) noexcept {
-        lost_[plane] += bytes;
+        lanes_[plane].lost_bytes += bytes;
         leave(plane, bytes);
     }
     void on_delivered(uint64_t now, uint8_t plane, uint32_t bytes) noexcept {
         leave(plane, bytes);
-        delivered_[plane] += bytes;
+        lanes_[plane].delivered_bytes += bytes;
         window_bytes_ += bytes;
         if (mode_ != ShareMode::Capacity || window_bytes_ < kWindowMinBytes) return;
         if (now - window_start_ns_ >= window_ns_) close_window(now);
     }
     void on_rtt(uint8_t plane, uint64_t rtt_ns) noexcept {
-        if (min_rtt_[plane] == 0 || rtt_ns < min_rtt_[plane]) min_rtt_[plane] = rtt_ns;
-        window_rtt_[plane] = std::min(window_rtt_[plane], rtt_ns);
+        if (lanes_[plane].min_rtt_ns == 0 || rtt_ns < lanes_[plane].min_rtt_ns) lanes_[plane].min_rtt_ns = rtt_ns;
+        lanes_[plane].window_rtt_ns = std::min(lanes_[plane].window_rtt_ns, rtt_ns);
     }
-    uint64_t min_rtt_ns(uint8_t plane) const noexcept { return min_rtt_[plane]; }   // 0 = none yet
+    uint64_t min_rtt_ns(uint8_t plane) const noexcept { return lanes_[plane].min_rtt_ns; }   // 0 = none yet
     void set_rtt(uint64_t rtt_ns) noexcept { window_ns_ = std::max(rtt_ns, kWindowMinNs); }
 
     // Planes that carry traffic at present. One that returns starts level with the others.
     void set_usable(uint64_t planes) noexcept {
         const uint64_t returned = planes & all() & ~usable_;
         usable_ = planes & all();
-        for (uint64_t rest = returned; rest != 0; rest &= rest - 1) given_[std::countr_zero(rest)] = most_given_;
+        for (uint64_t rest = returned; rest != 0; rest &= rest - 1) lanes_[std::countr_zero(rest)].given_bytes = most_given_;
     }
     uint64_t usable() const noexcept { return usable_; }
 
-    int64_t inflight(uint8_t plane) const noexcept { return inflight_[plane]; }
+    int64_t inflight(uint8_t plane) const noexcept { return lanes_[plane].inflight_bytes; }
     // Share of the load, 0..1 over the usable planes.
     double weight(uint8_t plane) const noexcept {
         if (!(usable_ >> plane & 1)) return 0;
         if (mode_ == ShareMode::Equal) return 1.0 / std::popcount(usable_);
         double sum = 0;
-        for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) sum += weight_[std::countr_zero(rest)];
-        return weight_[plane] / sum;
+        for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) sum += lanes_[std::countr_zero(rest)].weight;
+        return lanes_[plane].weight / sum;
     }
 
 private:
+    // Of one plane; fills a cache line.
+    struct Lane {
+        int64_t given_bytes = 0, inflight_bytes = 0;
+        uint64_t delivered_bytes = 0, lost_bytes = 0;   // in this window
+        uint64_t min_rtt_ns = 0, window_rtt_ns = 0;
+        double weight = 0, inverse_weight = 0;
+    };
     uint64_t all() const noexcept { return (1ull << num_planes_) - 1; }
     double load(uint8_t p, uint32_t burst_bytes) const noexcept {
-        return static_cast<double>(inflight_[p] + burst_bytes / 2) * inverse_weight_[p];
+        return static_cast<double>(lanes_[p].inflight_bytes + burst_bytes / 2) * lanes_[p].inverse_weight;
     }
     void set_weight(uint32_t p, double weight) noexcept {
-        weight_[p] = weight;
-        inverse_weight_[p] = 1.0 / weight;
+        lanes_[p].weight = weight;
+        lanes_[p].inverse_weight = 1.0 / weight;
     }
 
     void leave(uint8_t plane, uint32_t bytes) noexcept {
-        inflight_[plane] -= bytes;
-        if (inflight_[plane] <= 0) idle_ |= 1ull << plane;
+        lanes_[plane].inflight_bytes -= bytes;
+        if (lanes_[plane].inflight_bytes <= 0) idle_ |= 1ull << plane;
     }
     // Even the quickest packet of the window waited, or more was dropped than a bad line drops.
     bool saturated(int p) const noexcept {
-        const uint64_t least = min_rtt_[p];
-        if (window_rtt_[p] != UINT64_MAX && window_rtt_[p] > least + least / 10 + kNoiseNs) return true;
-        return static_cast<double>(lost_[p]) > kLossShare * static_cast<double>(lost_[p] + delivered_[p]);
+        const uint64_t least = lanes_[p].min_rtt_ns;
+        if (lanes_[p].window_rtt_ns != UINT64_MAX && lanes_[p].window_rtt_ns > least + least / 10 + kNoiseNs) return true;
+        return static_cast<double>(lanes_[p].lost_bytes) > kLossShare * static_cast<double>(lanes_[p].lost_bytes + lanes_[p].delivered_bytes);
     }
     // The bandwidth-delay product, in bytes x ns, if the plane is saturated; else a measure of what it was given.
     double carried(int p) const noexcept {
-        return static_cast<double>(delivered_[p]) * static_cast<double>(std::max(min_rtt_[p], kNoiseNs));
+        return static_cast<double>(lanes_[p].delivered_bytes) * static_cast<double>(std::max(lanes_[p].min_rtt_ns, kNoiseNs));
     }
 
     void close_window(uint64_t now) noexcept {
@@ -138,7 +147,7 @@ private:
         bool learn = false;
         for (uint64_t rest = busy; rest != 0; rest &= rest - 1) {
             const int p = std::countr_zero(rest);
-            busy_weight += weight_[p];
+            busy_weight += lanes_[p].weight;
             busy_carried += carried(p);
             learn |= saturated(p);
         }
@@ -146,18 +155,18 @@ private:
         double sum = 0;
         for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
             const int p = std::countr_zero(rest);
-            double w = weight_[p];
+            double w = lanes_[p].weight;
             if (busy >> p & 1) {
                 if (learn) w += gain_ * (busy_weight * carried(p) / busy_carried - w);
             } else if (busy != 0) {
                 w += kIdleDrift * (1.0 / std::popcount(usable_) - w);
             }
-            weight_[p] = std::max(w, floor_);
-            sum += weight_[p];
+            lanes_[p].weight = std::max(w, floor_);
+            sum += lanes_[p].weight;
         }
         for (uint64_t rest = usable_; rest != 0; rest &= rest - 1) {
             const int p = std::countr_zero(rest);
-            set_weight(static_cast<uint32_t>(p), weight_[p] / sum);
+            set_weight(static_cast<uint32_t>(p), lanes_[p].weight / sum);
         }
         start_window(now);
     }
@@ -168,9 +177,9 @@ private:
         window_clean_ = true;
         idle_ = 0;
         for (uint32_t p = 0; p < num_planes_; ++p) {
-            delivered_[p] = lost_[p] = 0;
-            window_rtt_[p] = UINT64_MAX;
-            if (inflight_[p] <= 0) idle_ |= 1ull << p;
+            lanes_[p].delivered_bytes = lanes_[p].lost_bytes = 0;
+            lanes_[p].window_rtt_ns = UINT64_MAX;
+            if (lanes_[p].inflight_bytes <= 0) idle_ |= 1ull << p;
         }
     }
 
@@ -183,12 +192,7 @@ private:
     bool window_clean_ = false;      // the very first window begins in mid-air
     int64_t most_given_ = 0, next_bound_ = 0;
     uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs;
-    int64_t given_[kMaxPlanes] = {};
-    int64_t inflight_[kMaxPlanes] = {};
-    uint64_t delivered_[kMaxPlanes] = {}, lost_[kMaxPlanes] = {};   // in this window
-    uint64_t min_rtt_[kMaxPlanes] = {}, window_rtt_[kMaxPlanes] = {};
-    double weight_[kMaxPlanes] = {};
-    double inverse_weight_[kMaxPlanes] = {};
+    Table<Lane> lanes_;
 };
 
 }  // namespace farstep
