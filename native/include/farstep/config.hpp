@@ -43,6 +43,11 @@ struct ConnectionConfig {
     uint32_t immediate_queue = 1024;  // immediates received and not consumed; power of two
     uint32_t sack_threshold_bytes = 16'384;  // UET default, MRC §5.1
     uint32_t burst_packets = 15;  // packets that leave on one entropy value: 15 * 4 KiB is what one offloaded send holds
+    uint32_t send_records = 0;    // packets in flight at most, where fewer than the peer's window allows are meant; 0 = all of it
+    uint32_t max_nacks = 64;      // waiting to be sent; trim storms beyond this are left to loss inference
+    uint32_t max_sack_triggers = 16;  // entropy values with news in one batch; more share the last
+    uint32_t max_probe_replies = 16;
+    uint32_t max_probes = 64;     // of ours that wait for an answer; the oldest counts as lost beyond that
     uint32_t num_ports = 1;       // local ports = planes
     uint32_t peer_num_ports = 1;
     uint64_t seed = 0;

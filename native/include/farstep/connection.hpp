@@ -35,9 +35,10 @@ struct ProbeCounters {
 
 class Connection {
 public:
-    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
-        : config_(c), paths_(c.paths), sender_(c, cc, paths_), receiver_(c),
-          control_paths_(links, num_planes), num_planes_(num_planes) {
+    /// With an arena every table is laid out there, else on the heap.
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena = nullptr)
+        : config_(c), paths_(c.paths, arena), sender_(config_, cc, paths_, arena), receiver_(c, arena),
+          control_paths_(links, num_planes), num_planes_(num_planes), outstanding_(c.max_probes, arena) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
     }
@@ -218,7 +219,6 @@ public:
     }
 
 private:
-    static constexpr uint32_t kMaxProbes = 64;
     static constexpr uint8_t kFatalCopies = 2, kFatalRepeats = 4;
     static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per plane and round trip on longer paths
     static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
@@ -284,7 +284,7 @@ private:
     }
 
     bool put_probe(uint64_t now, EvIndex ev, bool watches_ev, wire::Packet& p) noexcept {
-        Probe& q = outstanding_[probe_counter_ % kMaxProbes];
+        Probe& q = outstanding_[probe_counter_ % config_.max_probes];
         if (q.ev != kNoEv) drop_probe(now, q);  // overwritten before it was answered
         q.id = probe_counter_++;
         q.ev = ev;
@@ -309,7 +309,8 @@ private:
     }
     void expire_probes(uint64_t now) noexcept {
         probe_deadline_ns_ = kNever;
-        for (Probe& q : outstanding_) {
+        for (uint32_t i = 0; i < config_.max_probes; ++i) {
+            Probe& q = outstanding_[i];
             if (q.ev == kNoEv) continue;
             if (now >= q.deadline_ns) drop_probe(now, q);
             else if (q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
@@ -318,7 +319,7 @@ private:
 
     void on_probe_reply(uint64_t now, const wire::Packet& p) noexcept {
         const uint16_t id = static_cast<uint16_t>(p.seth.ack_psn_offset);
-        Probe& q = outstanding_[id % kMaxProbes];
+        Probe& q = outstanding_[id % config_.max_probes];
         if (q.ev == kNoEv || q.id != id) return;
         const EvIndex ev = q.ev;
         const uint64_t rtt = now - q.sent_ns;
@@ -360,7 +361,7 @@ private:
     uint64_t fatal_due_ns_ = kNever;
     bool state_probe_due_ = false;
     uint16_t probe_counter_ = 0;
-    Probe outstanding_[kMaxProbes]{};
+    Table<Probe> outstanding_;
     uint32_t num_outstanding_ = 0;
     uint64_t probe_deadline_ns_ = kNever;
     bool heard_ = false;

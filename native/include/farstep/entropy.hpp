@@ -61,10 +61,10 @@ public:
         return only_excluded ? exclude : kNoEv;
     }
 
-    const EvValue& value(EvIndex ev) const noexcept { return table_.at(ev).value; }
+    const EvValue& value(EvIndex ev) const noexcept { return table_.value(ev); }
     uint8_t plane(EvIndex ev) const noexcept { return table_.at(ev).plane; }
     EvState state(EvIndex ev) const noexcept { return table_.at(ev).state; }
-    const EvCounters& counters(EvIndex ev) const noexcept { return table_.at(ev).counters; }
+    const EvCounters& counters(EvIndex ev) const noexcept { return table_.counters(ev); }
     bool is_active(EvIndex ev) const noexcept { return table_.is_active(ev); }
 
     // ---- what became of packets -----------------------------------------------------------------------------
@@ -72,21 +72,21 @@ public:
     void on_sent(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
         (void)now;
         EvRecord& e = table_.at(ev);
-        ++e.counters.sent_packets;
-        e.counters.sent_bytes += bytes;
+        ++table_.counters(ev).sent_packets;
+        table_.counters(ev).sent_bytes += bytes;
         share_.on_sent(e.plane, bytes);
     }
 
     void on_acked(uint64_t now, EvIndex ev, uint32_t bytes, bool rtt_valid, uint64_t rtt_ns) noexcept {
         EvRecord& e = table_.at(ev);
-        e.counters.acked_bytes += bytes;
+        table_.counters(ev).acked_bytes += bytes;
         if (rtt_valid) note_rtt(e, rtt_ns);
         share_.on_delivered(now, e.plane, bytes);
         note_alive(now, e.plane);
     }
 
     void on_ecn(uint64_t now, EvIndex ev) noexcept {
-        ++table_.at(ev).counters.ecn;
+        ++table_.counters(ev).ecn;
         table_.skip(now, ev);
     }
 
@@ -94,7 +94,7 @@ public:
     // is blamed.
     void on_trimmed(uint64_t now, EvIndex ev, bool last_hop, uint32_t bytes = 0) noexcept {
         EvRecord& e = table_.at(ev);
-        ++e.counters.trims;
+        ++table_.counters(ev).trims;
         share_.on_lost(e.plane, bytes);
         note_alive(now, e.plane);
         if (!last_hop) table_.skip(now, ev);
@@ -110,7 +110,7 @@ public:
     void on_lost(uint64_t now, EvIndex ev, uint32_t bytes, bool timeout) noexcept {
         (void)timeout;
         EvRecord& e = table_.at(ev);
-        ++e.counters.lost;
+        ++table_.counters(ev).lost;
         share_.on_lost(e.plane, bytes);
         health_[e.plane].on_loss(now);
         if (!(mask_ >> e.plane & 1)) return;   // explained by the plane being out
@@ -122,8 +122,8 @@ public:
     // as acknowledged again. An EV condemned for nothing else comes back at once.
     void on_spurious_loss(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
         EvRecord& e = table_.at(ev);
-        if (e.counters.lost > 0) --e.counters.lost;
-        e.counters.acked_bytes += bytes;
+        if (table_.counters(ev).lost > 0) --table_.counters(ev).lost;
+        table_.counters(ev).acked_bytes += bytes;
         note_alive(now, e.plane);
         if (e.state != EvState::AssumedBad || e.blame == 0 || --e.blame > 0 || e.demanded) return;
         if (!health_[e.plane].down) readmit(now, ev, /*earned=*/false);
@@ -277,7 +277,7 @@ private:
         e.blame = 0;
         e.demanded = false;
         e.taken_down = false;
-        if (earned) e.counters.restores += e.counters.restores < UINT16_MAX;
+        if (earned) table_.counters(ev).restores += table_.counters(ev).restores < UINT16_MAX;
         table_.readmit(now, ev);
         if (was_bad) probing_.release(now, ev, earned);
         share_.set_usable(mask_ & table_.serving());
@@ -298,7 +298,7 @@ private:
         EvRecord& e = table_.at(ev);
         table_.condemned_ns(ev) = now;
         e.taken_down = false;
-        e.counters.condemned += e.counters.condemned < UINT16_MAX;
+        table_.counters(ev).condemned += table_.counters(ev).condemned < UINT16_MAX;
         leave(now, ev, EvState::AssumedBad, replace);
         probing_.condemn(now, ev, config_);
     }

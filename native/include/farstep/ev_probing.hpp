@@ -17,11 +17,12 @@ namespace farstep {
 class FlapDamping {
 public:
     void on_condemned(uint64_t now, const PathSetConfig& config) noexcept {
-        const uint32_t least = std::max(config.restore_successes, 1u);
+        const auto least = static_cast<uint16_t>(std::clamp(config.restore_successes, 1u, kMost));
+        const auto most = static_cast<uint16_t>(std::clamp<uint32_t>(config.restore_max, least, kMost));
         if (needed_ == 0 || (returned_ && now - returned_ns_ >= config.damping_reset_ns)) {
             needed_ = least;
         } else if (returned_ && now - returned_ns_ < config.damping_window_ns) {
-            needed_ = std::min(2 * needed_, std::max(config.restore_max, least));
+            needed_ = needed_ > most / 2 ? most : static_cast<uint16_t>(2 * needed_);
         }
         successes_ = 0;
         returned_ = false;
@@ -30,15 +31,19 @@ public:
         returned_ = true;
         returned_ns_ = now;
     }
-    bool on_success() noexcept { return ++successes_ >= needed_; }
+    bool on_success() noexcept {
+        successes_ += successes_ < kMost;
+        return successes_ >= needed_;
+    }
     void on_failure() noexcept { successes_ = 0; }
 
     uint32_t needed() const noexcept { return needed_; }
     uint32_t successes() const noexcept { return successes_; }
 
 private:
+    static constexpr uint32_t kMost = UINT16_MAX;
     uint64_t returned_ns_ = 0;
-    uint32_t needed_ = 0, successes_ = 0;
+    uint16_t needed_ = 0, successes_ = 0;
     bool returned_ = false;   // by probes, since it was last condemned
 };
 

@@ -16,7 +16,6 @@
 namespace farstep {
 
 struct EvRecord {
-    EvValue value;
     EvState state = EvState::Good;
     uint8_t plane = 0;
     bool demanded = false;        // the receiver wants this path dropped
@@ -24,9 +23,8 @@ struct EvRecord {
     uint32_t skip_until = 0;      // last pass it sits out
     uint32_t blame = 0;           // losses that keep it condemned
     uint32_t rtt_ns = 0;          // smoothed; 0 = unknown, more than four seconds counts as that
-    EvCounters counters;
 };
-static_assert(sizeof(EvRecord) == Arena::kLine_bytes, "every packet sent touches one: they must not straddle lines");
+static_assert(sizeof(EvRecord) == 16, "every packet sent touches one");
 
 class EvTable {
 public:
@@ -34,14 +32,15 @@ public:
         : rng_(config.seed + 1), rotation_(config.seed, config.num_planes, config.max_evs, arena),
           events_(config.max_events, arena), event_mask_(config.event_mask), num_planes_(config.num_planes),
           max_evs_(config.max_evs), planes_(config.num_planes, arena), evs_(config.max_evs, arena),
-          condemned_ns_(config.max_evs, arena) {
+          values_(config.max_evs, arena), condemned_ns_(config.max_evs, arena),
+          counter_mask_(config.counts_per_ev ? kNoEv : 0), counters_(config.counts_per_ev ? config.max_evs : 1, arena) {
         assert(max_evs_ <= kMaxEvs);
     }
 
     void add(uint8_t plane, EvValue value, bool active) noexcept {
         assert(plane < num_planes_ && size_ < max_evs_);
         const auto ev = static_cast<EvIndex>(size_++);
-        evs_[ev].value = value;
+        values_[ev] = value;
         evs_[ev].plane = plane;
         rotation_.add(ev, plane);
         if (active) {
@@ -61,6 +60,9 @@ public:
         assert(ev < size_);
         return evs_[ev];
     }
+    const EvValue& value(EvIndex ev) const noexcept { return values_[ev]; }
+    EvCounters& counters(EvIndex ev) noexcept { return counters_[ev & counter_mask_]; }
+    const EvCounters& counters(EvIndex ev) const noexcept { return counters_[ev & counter_mask_]; }
     uint64_t& condemned_ns(EvIndex ev) noexcept { return condemned_ns_[ev]; }
     uint64_t condemned_ns(EvIndex ev) const noexcept { return condemned_ns_[ev]; }
     EvEvents& events() noexcept { return events_; }
@@ -188,7 +190,7 @@ private:
         // Coming back from SKIP is news only to those who watch SKIP: it happens with every mark.
         const EvState watched = before == EvState::Skip && state == EvState::Good ? EvState::Skip : state;
         if (event_mask_ & ev_state_bit(watched))
-          events_.push(EvEvent{now, e.counters.lost, e.value.value, ev, e.plane, state});
+          events_.push(EvEvent{now, counters(ev).lost, values_[ev].value, ev, e.plane, state});
     }
 
     CounterRng rng_;
@@ -201,7 +203,10 @@ private:
     uint32_t num_planes_, max_evs_;
     Table<Plane> planes_;
     Table<EvRecord> evs_;
+    Table<EvValue> values_;
     Table<uint64_t> condemned_ns_;   // when it last became bad
+    EvIndex counter_mask_;
+    Table<EvCounters> counters_;
 };
 
 }  // namespace farstep

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "farstep/config.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
@@ -29,11 +30,12 @@ struct RoundTrip {
 
 class LossPatience {
 public:
-    explicit LossPatience(uint64_t slack_min_ns) noexcept : slack_min_ns_(slack_min_ns) {}
+    LossPatience(uint64_t slack_min_ns, uint32_t num_planes, Arena* arena)
+        : slack_min_ns_(slack_min_ns), num_planes_(num_planes), plane_rtt_(num_planes, arena) {}
 
     void on_sample(uint8_t plane, uint64_t rtt_ns) noexcept {
         rtt_.sample(rtt_ns);
-        if (plane < kMaxPorts) plane_rtt_[plane].sample(rtt_ns);
+        if (plane < num_planes_) plane_rtt_[plane].sample(rtt_ns);
     }
     /// A sample of no plane in particular: answers to probes may take another way back.
     void on_sample(uint64_t rtt_ns) noexcept { rtt_.sample(rtt_ns); }
@@ -59,7 +61,7 @@ public:
     uint64_t slack_ns() const noexcept { return slack_ns(rtt_); }
     /// A packet on this plane is late after this long; 0 while nothing was measured.
     uint64_t late_after_ns(uint8_t plane) const noexcept {
-        const RoundTrip& r = plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
+        const RoundTrip& r = plane < num_planes_ && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
         return r.srtt_ns ? r.srtt_ns + slack_ns(r) : 0;
     }
 
@@ -74,7 +76,9 @@ private:
     }
 
     uint64_t slack_min_ns_;
-    RoundTrip rtt_, plane_rtt_[kMaxPorts];
+    uint32_t num_planes_;
+    RoundTrip rtt_;
+    Table<RoundTrip> plane_rtt_;
     uint32_t quarters_ = 1;
     uint64_t changed_ns_ = 0, order_distrusted_until_ns_ = 0;
 };

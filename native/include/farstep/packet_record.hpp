@@ -12,7 +12,7 @@ enum class LossRule : uint8_t { None, Order, Late, Timer };
 
 struct PacketRecord {
     uint64_t tx_ns = 0;
-    uint64_t message = 0;
+    uint32_t message = 0;  // low bits of its number
     uint32_t ev_index = 0;  // position among the packets sent on this entropy value
     uint32_t size_bytes = 0;  // nominal, as congestion control counts
     EvIndex ev = kNoEv;

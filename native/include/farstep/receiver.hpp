@@ -8,10 +8,10 @@
 #include <cassert>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 
 #include "farstep/config.hpp"
 #include "farstep/regions.hpp"
+#include "farstep/storage.hpp"
 #include "farstep/wire.hpp"
 
 namespace farstep {
@@ -33,14 +33,13 @@ struct ReceiverCounters {
 
 class Receiver {
 public:
-    static constexpr uint32_t kMaxSackTriggers = 16;  // entropy values with news in one batch; more share the last
-    static constexpr uint32_t kMaxNacks = 64;         // trim storms beyond this are left to loss inference
-
-    explicit Receiver(const ConnectionConfig& c)
+    explicit Receiver(const ConnectionConfig& c, Arena* arena = nullptr)
         : mtu_bytes_(c.mtu_bytes), window_(c.mpr * kMprUnit_packets), ring_(round_up_power_of_two(window_)),
           mask_(ring_ - 1), sack_threshold_(c.sack_threshold_bytes), mpr_(static_cast<uint8_t>(c.mpr)),
-          imm_mask_(c.immediate_queue - 1), flags_(new uint8_t[ring_]()), imm_(new uint32_t[ring_]),
-          imm_queue_(new Immediate[c.immediate_queue]) {
+          imm_mask_(c.immediate_queue - 1), imm_ring_mask_(imm_mask_ ? mask_ : 0), max_triggers_(c.max_sack_triggers), max_nacks_(c.max_nacks),
+          max_probes_(c.max_probe_replies), flags_(ring_, arena), imm_(c.immediate_queue > 1 ? ring_ : 1, arena),
+          imm_queue_(c.immediate_queue, arena), triggers_(c.max_sack_triggers, arena), nacks_(c.max_nacks, arena),
+          probes_(c.max_probe_replies, arena) {
         assert((c.immediate_queue & imm_mask_) == 0);
         // One lap ahead of zero, so that sequence arithmetic never goes below it.
         expected_ = (1ull << 24) + c.peer_start_psn;
@@ -107,7 +106,7 @@ public:
 
     /// A probe asks for everything we know: the SACK state from the lowest hole on, and the completion.
     void on_probe(const wire::Packet& p, const Arrival& a) noexcept {
-        if (num_probes_ < kMaxProbeReplies)
+        if (num_probes_ < max_probes_)
             probes_[num_probes_++] = {p.peth.probe_id, p.peth.timestamp, a.entropy, a.ecn_ce};
         ack_pending_ = true;
         reset_reported();
@@ -159,7 +158,6 @@ public:
 private:
     static constexpr uint8_t kReceived = 1, kLast = 2, kImm = 4, kReported = 8;
     static constexpr uint32_t kMinSackCharge_bytes = 1024;  // UET: small packets count at least this much
-    static constexpr uint32_t kMaxProbeReplies = 16;
 
     struct Stream {  // the packet accepted last
         uint32_t psn = 0, rkey = 0, length_bytes = 0;
@@ -223,7 +221,7 @@ private:
         if (wire::ends_message(p.bth.opcode)) f |= kLast;
         if (imm) {
             f |= kImm;
-            imm_[psn & mask_] = p.immediate;
+            imm_[psn & imm_ring_mask_] = p.immediate;
             ++imm_held_;
         }
         flag(psn) = f;
@@ -238,7 +236,7 @@ private:
         ++ooo_;
         while (flag(expected_) & kReceived) {
             const uint8_t g = flag(expected_);
-            if (g & kLast) complete_message(g, imm_[expected_ & mask_]);
+            if (g & kLast) complete_message(g, imm_[expected_ & imm_ring_mask_]);
             flag(expected_) = 0;
             ++expected_;
             --ooo_;
@@ -280,11 +278,11 @@ private:
                 triggers_[i] = t;
                 return;
             }
-        if (num_triggers_ < kMaxSackTriggers) triggers_[num_triggers_++] = t;
+        if (num_triggers_ < max_triggers_) triggers_[num_triggers_++] = t;
     }
 
     void push_nack(const wire::Packet& p, const Arrival& a, wire::NackReason reason, FatalCode code) noexcept {
-        if (num_nacks_ < kMaxNacks) nacks_[num_nacks_++] = {p.bth.psn, a.entropy, p.tseth.timestamp, reason, code};
+        if (num_nacks_ < max_nacks_) nacks_[num_nacks_++] = {p.bth.psn, a.entropy, p.tseth.timestamp, reason, code};
     }
     bool emit_nack(wire::Packet& out) noexcept {
         const PendingNack n = nacks_[--num_nacks_];
@@ -385,10 +383,14 @@ private:
 
     uint32_t mtu_bytes_, window_, ring_, mask_, sack_threshold_;
     uint8_t mpr_;
-    uint32_t imm_mask_;
-    std::unique_ptr<uint8_t[]> flags_;
-    std::unique_ptr<uint32_t[]> imm_;
-    std::unique_ptr<Immediate[]> imm_queue_;
+    uint32_t imm_mask_, imm_ring_mask_;  // where only one may be held, one place suffices
+    uint32_t max_triggers_, max_nacks_, max_probes_;
+    Table<uint8_t> flags_;
+    Table<uint32_t> imm_;
+    Table<Immediate> imm_queue_;
+    Table<Trigger> triggers_;
+    Table<PendingNack> nacks_;
+    Table<PendingProbe> probes_;
 
     uint64_t expected_, max_received_, unreported_low_, refresh_cursor_ = 0;
     uint64_t requested_until_ = 0;  // a SACK is owed when everything below has come; 0 none
@@ -401,9 +403,7 @@ private:
     uint8_t penalty_ = 0;
     uint64_t penalty_until_ = 0;
     Stream stream_;
-    Trigger last_{}, triggers_[kMaxSackTriggers]{};
-    PendingNack nacks_[kMaxNacks]{};
-    PendingProbe probes_[kMaxProbeReplies]{};
+    Trigger last_{};
     ReceiverCounters counters_;
 };
 

@@ -3,9 +3,9 @@
 
 #include <cassert>
 #include <cstdint>
-#include <memory>
 
 #include "farstep/config.hpp"
+#include "farstep/storage.hpp"
 #include "farstep/wire.hpp"
 
 namespace farstep {
@@ -29,8 +29,8 @@ struct Message {
 
 class SendQueue {
 public:
-    explicit SendQueue(const ConnectionConfig& c)
-        : mtu_bytes_(c.mtu_bytes), wimm_(c.wimm), mask_(c.send_queue - 1), ring_(new Message[c.send_queue]) {
+    explicit SendQueue(const ConnectionConfig& c, Arena* arena = nullptr)
+        : mtu_bytes_(c.mtu_bytes), wimm_(c.wimm), mask_(c.send_queue - 1), ring_(c.send_queue, arena) {
         assert((c.send_queue & mask_) == 0 && c.send_queue <= (1u << 15));  // METH.MSN has 16 bits
     }
 
@@ -78,8 +78,8 @@ public:
     }
     bool is_drained() const noexcept { return next_ == tail_; }
 
-    /// Headers and payload of the packet `psn` of message number `number`.
-    void describe(uint64_t number, uint64_t psn, wire::Packet& p) const noexcept {
+    /// Headers and payload of the packet `psn` of message number `number`, of which the low 16 bits suffice.
+    void describe(uint32_t number, uint64_t psn, wire::Packet& p) const noexcept {
         const Message& m = ring_[number & mask_];
         const uint32_t i = static_cast<uint32_t>(psn - m.first_psn);
         const bool first = i == 0, last = i + 1 == m.num_packets, imm = m.request.has_immediate;
@@ -120,7 +120,7 @@ public:
 private:
     uint32_t mtu_bytes_, wimm_;
     uint64_t mask_;
-    std::unique_ptr<Message[]> ring_;
+    Table<Message> ring_;
     uint64_t head_ = 0, next_ = 0, tail_ = 0;  // completed | being cut | posted
     uint64_t claimed_ = 0;                     // messages the peer says it has
     uint32_t offset_ = 0;                      // packets of message `next_` already cut

@@ -11,7 +11,6 @@
 
 #include <cassert>
 #include <cstdint>
-#include <memory>
 
 #include "farstep/config.hpp"
 #include "farstep/entropy.hpp"
@@ -20,16 +19,18 @@
 #include "farstep/packet_record.hpp"
 #include "farstep/room_wait.hpp"
 #include "farstep/send_queue.hpp"
+#include "farstep/storage.hpp"
 #include "farstep/wire.hpp"
 
 namespace farstep {
 
 class Sender {
 public:
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths)
-        : config_(c), cc_(&cc), paths_(&paths), queue_(c), patience_(c.reliability.loss_slack_min_ns), window_(c.peer_mpr * kMprUnit_packets),
-          ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), records_(new PacketRecord[ring_]),
-          ev_sent_(new uint32_t[kMaxEvs]()), ev_acked_(new uint32_t[kMaxEvs]()) {
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena = nullptr)
+        : config_(c), cc_(&cc), paths_(&paths), queue_(c, arena),
+          patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), window_(window_of(c)),
+          ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
+          plane_asked_ns_(c.paths.num_planes, arena) {
         next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
     }
 
@@ -245,6 +246,15 @@ private:
         uint64_t end_psn = 0, at_ns = 0;
     };
 
+    /// Positions on one entropy value: of the packet sent last, and of the last one known to have arrived.
+    struct EvOrder {
+        uint32_t sent = 0, acked = 0;
+    };
+
+    static uint32_t window_of(const ConnectionConfig& c) noexcept {
+        const uint32_t window = c.peer_mpr * kMprUnit_packets;
+        return c.send_records != 0 && c.send_records < window ? c.send_records : window;
+    }
     PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
     const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
     uint32_t retry_budget() const noexcept {
@@ -270,7 +280,7 @@ private:
             if (n == 0) first_size = size;
             PacketRecord& r = record(next_psn_);
             r = PacketRecord{};
-            r.message = queue_.next_message();
+            r.message = static_cast<uint32_t>(queue_.next_message());
             r.size_bytes = size;
             queue_.cut(next_psn_);
             stamp(now, next_psn_, r, ev);
@@ -288,7 +298,7 @@ private:
     bool misses_news(uint64_t now, EvIndex ev) noexcept {
         const uint8_t plane = paths_->plane(ev);
         const uint64_t interval = srtt_ns() > kPlaneNews_ns ? srtt_ns() : kPlaneNews_ns;
-        if (plane >= kMaxPorts || now - plane_asked_ns_[plane] < interval) return false;
+        if (now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
     }
@@ -328,7 +338,7 @@ private:
         const bool starts = psn == una_ && r.transmissions == 0;
         r.tx_ns = now;
         r.ev = ev;
-        r.ev_index = ++ev_sent_[ev];
+        r.ev_index = ++order_[ev].sent;
         if (r.transmissions < 255) ++r.transmissions;
         r.state = RecordState::InFlight;
         inflight_bytes_ += r.size_bytes;
@@ -373,7 +383,7 @@ private:
         if (r.given_up_by != LossRule::None) patience_.on_spurious(now, r.given_up_by == LossRule::Order);
     }
     void note_order(const PacketRecord& r) noexcept {
-        if (static_cast<int32_t>(r.ev_index - ev_acked_[r.ev]) > 0) ev_acked_[r.ev] = r.ev_index;
+        if (static_cast<int32_t>(r.ev_index - order_[r.ev].acked) > 0) order_[r.ev].acked = r.ev_index;
         if (r.tx_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = r.tx_ns;
     }
 
@@ -483,7 +493,7 @@ private:
             // First transmissions leave in PSN order: nothing from here on was sent before the newest news.
             if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
             const uint64_t age = now - r.tx_ns;
-            const bool overtaken = static_cast<int32_t>(ev_acked_[r.ev] - r.ev_index) > 0;
+            const bool overtaken = static_cast<int32_t>(order_[r.ev].acked - r.ev_index) > 0;
             if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns && trusts_order) {
                 ++counters_.lost_order;
                 give_up(now, psn, r, LossRule::Order);
@@ -583,15 +593,15 @@ private:
         return ++retries_ <= retry_budget();
     }
 
-    ConnectionConfig config_;
+    const ConnectionConfig& config_;  // of the connection, which outlives us
     Nscc* cc_;
     PathSet* paths_;
     SendQueue queue_;
     LossPatience patience_;
     RoomWait room_;
     uint32_t window_, ring_, mask_;
-    std::unique_ptr<PacketRecord[]> records_;
-    std::unique_ptr<uint32_t[]> ev_sent_, ev_acked_;
+    Table<PacketRecord> records_;
+    Table<EvOrder> order_;
     uint64_t next_psn_, una_, max_acked_, rtx_cursor_;
     uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0, rescues_left_ = 0;
     int64_t inflight_bytes_ = 0;
@@ -600,7 +610,7 @@ private:
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
-    uint64_t plane_asked_ns_[kMaxPorts] = {};
+    Table<uint64_t> plane_asked_ns_;
     EvIndex last_trigger_ev_ = kNoEv;
     SenderCounters counters_;
 };
