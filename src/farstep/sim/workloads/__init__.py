@@ -1,0 +1,1 @@
+"""Workloads: what the ranks of one or several jobs send, as tables of tasks."""
