@@ -1,20 +1,62 @@
 """Topologies: networks as columns, builders for the shapes in use, routes as choices, and what they count up to."""
 
+from farstep.fabric.topology.build import PRESETS, TOPOLOGY_KINDS, build_topology, preset
 from farstep.fabric.topology.clos import clos, leaf_spine
+from farstep.fabric.topology.draft import TopologyDraft
+from farstep.fabric.topology.dragonfly import dragonfly
+from farstep.fabric.topology.elements import ELEMENT_KINDS, cage_numbers, resolve_links, resolve_nodes
 from farstep.fabric.topology.fat_tree import fat_tree
+from farstep.fabric.topology.files import describe, load_topology, parse_htsim_topology
+from farstep.fabric.topology.graphs import (
+    GraphDescription,
+    build_graph,
+    from_networkx,
+    parse_graph,
+    to_networkx,
+)
 from farstep.fabric.topology.model import NodeKind, PortTable, Topology
+from farstep.fabric.topology.multi_site import FIBRE_NS_PER_KM, WanLink, multi_site
+from farstep.fabric.topology.rail import dual_tor, rail_optimised
 from farstep.fabric.topology.routes import HERE, UNREACHABLE, LinkShares, RouteBlock, RouteTable
+from farstep.fabric.topology.torus import OcsConnection, cube_torus, torus, torus_connections
 
 __all__ = [
+    "ELEMENT_KINDS",
+    "FIBRE_NS_PER_KM",
     "HERE",
+    "PRESETS",
+    "TOPOLOGY_KINDS",
     "UNREACHABLE",
+    "GraphDescription",
     "LinkShares",
     "NodeKind",
+    "OcsConnection",
     "PortTable",
     "RouteBlock",
     "RouteTable",
     "Topology",
+    "TopologyDraft",
+    "WanLink",
+    "build_graph",
+    "build_topology",
+    "cage_numbers",
     "clos",
+    "cube_torus",
+    "describe",
+    "dragonfly",
+    "dual_tor",
     "fat_tree",
+    "from_networkx",
     "leaf_spine",
+    "load_topology",
+    "multi_site",
+    "parse_graph",
+    "parse_htsim_topology",
+    "preset",
+    "rail_optimised",
+    "resolve_links",
+    "resolve_nodes",
+    "to_networkx",
+    "torus",
+    "torus_connections",
 ]

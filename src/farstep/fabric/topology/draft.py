@@ -103,6 +103,7 @@ class TopologyDraft:
         latency_ns: npt.ArrayLike,
         plane: npt.ArrayLike = 0,
         is_optical: npt.ArrayLike = True,
+        cost: npt.ArrayLike = 1,
     ) -> None:
         """Adds cables, both directions of each; `source` is the lower end, whose link gets the even id."""
         ends = np.asarray(source, np.int32).ravel(), np.asarray(target, np.int32).ravel()
@@ -118,6 +119,7 @@ class TopologyDraft:
             (latency_ns, np.float64),
             (plane, np.int16),
             (is_optical, np.bool_),
+            (cost, np.uint8),
         )
         self._cables.append(tuple(_filled(value, count, dtype) for value, dtype in values))
         self._num_cables += count
@@ -131,6 +133,7 @@ class TopologyDraft:
         site_names: tuple[str, ...] = ("local",),
         bisection_gbps: float | None = None,
         via_switches: npt.NDArray[np.int32] | None = None,
+        labels: Mapping[str, int] | None = None,
     ) -> Topology:
         """Returns the topology."""
         if not self._cables:
@@ -160,11 +163,13 @@ class TopologyDraft:
             link_latency_ns=np.repeat(cable[3], 2),
             link_plane=np.repeat(cable[4], 2),
             link_is_optical=np.repeat(cable[5], 2),
+            link_cost=np.repeat(cable[6], 2),
             site_names=site_names,
             kind=kind,
             parameters=dict(parameters or {}),
             bisection_gbps=bisection_gbps,
             via_switches=via_switches,
+            labels=dict(labels or {}),
         )
 
 

@@ -44,6 +44,22 @@ class FoldedClos:
     """Per tier of switches."""
     nic_cage_ports: int = 1
     switch_cage_ports: int = 1
+    rails: int = 0
+    """With rails, NIC `k` of a server is on the T0 of rail `k`: of every `rails` T0s in turn the `k`th, and a node's
+    group is its rail (0 for tiers above). Without, NICs fill T0s in order and the group is the pod."""
+
+    @property
+    def num_t0(self) -> int:
+        """T0s of a plane."""
+        return self.num_pods * self.t0s_per_pod
+
+    def t0_of_nics(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns the T0 of each NIC, as numbered in a plane."""
+        nics = np.arange(self.num_nics)
+        if not self.rails:
+            return nics // self.t0_down
+        server, rail = np.divmod(nics, self.rails)
+        return server // self.t0_down * self.rails + rail
 
     @property
     def num_nics(self) -> int:
@@ -53,7 +69,7 @@ class FoldedClos:
     @property
     def bisection_gbps(self) -> float:
         """Bandwidth one way between two halves that share no T0, or no pod, over all planes."""
-        half_t0s = self.num_pods * self.t0s_per_pod / 2
+        half_t0s = self.num_t0 / 2
         narrowest = half_t0s * min(
             self.t0_down * self.tiers[0].rate_gbps, self.t0_up * self.tiers[1].rate_gbps
         )
@@ -65,22 +81,24 @@ class FoldedClos:
 
 def build_folded_clos(shape: FoldedClos, *, name: str, kind: str, parameters: Mapping[str, Any]) -> Topology:
     """Builds the planes, all wired alike; links of a plane are numbered tier by tier from below."""
-    num_t0 = shape.num_pods * shape.t0s_per_pod
+    num_t0 = shape.num_t0
     num_t1 = shape.num_pods * shape.t1s_per_pod
     nics = np.arange(shape.num_nics)
     draft = TopologyDraft(
         shape.num_nics,
         num_planes=shape.num_planes,
-        nic_group=nics // (shape.t0_down * shape.t0s_per_pod),
+        nic_group=nics % shape.rails if shape.rails else nics // (shape.t0_down * shape.t0s_per_pod),
         nic_cage_ports=shape.nic_cage_ports,
     )
+    t0_of_nic = shape.t0_of_nics()
+    t0_group = np.arange(num_t0) % shape.rails if shape.rails else np.arange(num_t0) // shape.t0s_per_pod
     uplink = np.arange(num_t0 * shape.t0_up)
     t0_of, number = np.divmod(uplink, shape.t0_up)
     t1_of = t0_of // shape.t0s_per_pod * shape.t1s_per_pod + number % shape.t1s_per_pod
     for plane in range(shape.num_planes):
-        t0 = _add_tier(draft, shape, 0, num_t0, plane, np.arange(num_t0) // shape.t0s_per_pod)
+        t0 = _add_tier(draft, shape, 0, num_t0, plane, t0_group)
         t1 = _add_tier(draft, shape, 1, num_t1, plane, np.arange(num_t1) // shape.t1s_per_pod)
-        _add_cables(draft, nics, t0[nics // shape.t0_down], shape.tiers[0], plane)
+        _add_cables(draft, nics, t0[t0_of_nic], shape.tiers[0], plane)
         _add_cables(draft, t0[t0_of], t1[t1_of], shape.tiers[1], plane)
         if shape.num_t2:
             t2 = _add_tier(draft, shape, 2, shape.num_t2, plane, np.zeros(shape.num_t2, np.int32))

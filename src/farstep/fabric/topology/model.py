@@ -86,6 +86,8 @@ class Topology:
     link_latency_ns: FloatArray
     """Propagation, one way."""
     link_plane: Int16Array
+    link_cost: npt.NDArray[np.uint8]
+    """What routing counts for a link, 1 or more; a shortest route is one that costs least."""
     link_is_optical: BoolArray
     """False for copper and for what lies inside a chip: no transceivers."""
     switch_latency_ns: FloatArray
@@ -99,6 +101,8 @@ class Topology:
     """Arguments of the builder, for records."""
     bisection_gbps: float | None = None
     """Bandwidth one way across the narrowest even cut, where the builder knows it in closed form."""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Names that a file or graph gives nodes; fault targets may use them."""
     via_switches: Int32Array | None = None
     """Switches one of which every route visits on its way (Valiant routing); None: shortest routes."""
 
@@ -191,14 +195,20 @@ class Topology:
 
     def node_name(self, node: int) -> str:
         """Returns the name a fault target has for a node: `nic/12`, or `t1/p0/5` for tier, plane and number."""
+        if node in self._label_of:
+            return self._label_of[node]
         if node < self.num_nics:
             return f"nic/{node}"
         plane = int(self.node_plane[node])
         return f"t{self.node_tier[node]}/p{'x' if plane < 0 else plane}/{self.node_number[node]}"
 
+    @cached_property
+    def _label_of(self) -> dict[int, str]:
+        return {node: label for label, node in self.labels.items()}
+
     def link_name(self, link: int) -> str:
         """Returns `SOURCE->TARGET` of a directed link."""
-        return f"{self.node_name(self.link_source[link])}->{self.node_name(self.link_target[link])}"
+        return f"{self.node_name(int(self.link_source[link]))}->{self.node_name(int(self.link_target[link]))}"
 
     # -- derived ------------------------------------------------------------------------------------------
 
@@ -281,3 +291,5 @@ def _check_columns(topology: Topology) -> None:
         raise ConfigError("topology.link_source: a cable joins two NICs; put a switch between them")
     if links and not (topology.link_rate_gbps.min() > 0 and topology.link_latency_ns.min() >= 0):
         raise ConfigError("topology.link_rate_gbps: rates are above 0 and latencies not negative")
+    if links and topology.link_cost.min() < 1:
+        raise ConfigError("topology.link_cost: a link costs 1 or more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from farstep.fabric.topology.model import BoolArray, Int32Array, Topology
 from farstep.fabric.topology.routes import RouteBlock, RouteTable
@@ -19,6 +20,7 @@ class _Part:
     links: Int32Array
     source: Int32Array
     target: Int32Array
+    cost: npt.NDArray[np.uint8]
     columns: Int32Array
     """Rows of the switches with NICs."""
 
@@ -29,6 +31,7 @@ class _Part:
             and np.array_equal(self.columns, other.columns)
             and np.array_equal(self.source, other.source)
             and np.array_equal(self.target, other.target)
+            and np.array_equal(self.cost, other.cost)
         )
 
 
@@ -50,7 +53,7 @@ def build_routes(topology: Topology, *, is_alive: BoolArray | None = None) -> Ro
     for part in _parts(topology, part_of, is_alive, node_row, node_column):
         found = next((sets for other, sets in searched if part.is_alike(other)), None)
         if found is None:
-            found = find_next_sets(len(part.switches), part.source, part.target, part.columns)
+            found = find_next_sets(len(part.switches), part.source, part.target, part.cost, part.columns)
             searched.append((part, found))
         attachments = part.switches[part.columns]
         ports = topology.ports
@@ -70,7 +73,7 @@ def build_routes(topology: Topology, *, is_alive: BoolArray | None = None) -> Ro
 
 def _parts(
     topology: Topology,
-    part_of: np.ndarray[tuple[int], np.dtype[np.int16]],
+    part_of: npt.NDArray[np.int16],
     is_alive: BoolArray | None,
     node_row: Int32Array,
     node_column: Int32Array,
@@ -96,13 +99,14 @@ def _parts(
                 mine,
                 node_row[topology.link_source[mine]],
                 node_row[topology.link_target[mine]],
+                topology.link_cost[mine],
                 columns,
             )
         )
     return parts
 
 
-def _part_of_switches(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+def _part_of_switches(topology: Topology) -> npt.NDArray[np.int16]:
     """Numbers the groups of planes that switches or cables join; -1 for NICs."""
     planes, plane_of = np.unique(topology.node_plane[topology.num_nics :], return_inverse=True)
     root = np.arange(len(planes))

@@ -1,4 +1,4 @@
-"""All shortest paths of one part of a network, as sets of links to choose from at each hop.
+"""All cheapest paths of one part of a network, as sets of links to choose from at each hop.
 
 Breadth-first search from all destinations at once: a bit per destination, 64 to a word, so that one pass over the
 links does a level for all of them.
@@ -6,6 +6,8 @@ links does a level for all of them.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +36,7 @@ _Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class NextSets:
-    """For each switch and destination, the links that begin a shortest path.
+    """For each switch and destination, the links that begin a cheapest path.
 
     Rows are switches and columns destinations, numbered from 0; links are numbered as given to the search.
     """
@@ -47,13 +49,16 @@ class NextSets:
     """Links of all sets; ascending within a set."""
 
 
-def find_next_sets(num_rows: int, source: _Ints, target: _Ints, destinations: _Ints) -> NextSets:
-    """Finds all shortest paths, counted in hops.
+def find_next_sets(
+    num_rows: int, source: _Ints, target: _Ints, cost: npt.NDArray[np.uint8], destinations: _Ints
+) -> NextSets:
+    """Finds all cheapest paths.
 
     Args:
         num_rows: switches.
         source: `int32[links]`, row a link leaves.
         target: `int32[links]`, row it leads to.
+        cost: `uint8[links]`, at least 1.
         destinations: rows that are destinations, in order of their columns.
 
     Raises:
@@ -65,12 +70,12 @@ def find_next_sets(num_rows: int, source: _Ints, target: _Ints, destinations: _I
             f"routes between {num_rows} switches and {len(destinations)} switches with NICs need"
             f" {cells * 4 / 1e9:.1f} GB in one plane; valid: up to {TABLE_BYTES_MAX / 1e9:.0f} GB"
         )
-    order = np.lexsort((np.arange(len(source)), source))
-    key = source[order].astype(np.int64) * num_rows + target[order]
-    pairs, pair_of = np.unique(key, return_inverse=True)
-    pair_source = (pairs // num_rows).astype(np.int32)
-    pair_target = (pairs % num_rows).astype(np.int32)
-    on_path = _search(num_rows, pair_source, pair_target, destinations)
+    order = np.argsort(source, kind="stable")
+    classes = int(cost.max(initial=1)) + 1
+    key = (source[order].astype(np.int64) * classes + cost[order]) * num_rows + target[order]
+    keys, pair_of = np.unique(key, return_inverse=True)
+    pair_source = (keys // num_rows // classes).astype(np.int32)
+    on_path = _search(num_rows, _by_cost(keys, num_rows, classes), destinations)
     next_set = np.full((num_rows, len(destinations)), UNREACHABLE, np.int32)
     pair_bounds = np.searchsorted(pair_source, np.arange(num_rows + 1))
     link_bounds = np.searchsorted(source[order], np.arange(num_rows + 1))
@@ -100,49 +105,77 @@ def find_next_sets(num_rows: int, source: _Ints, target: _Ints, destinations: _I
     return NextSets(next_set, offset, np.concatenate(links) if links else np.zeros(0, np.int32))
 
 
-def _search(num_rows: int, pair_source: _Ints, pair_target: _Ints, destinations: _Ints) -> _Words:
-    """Returns per neighbour pair the destinations to which it begins a shortest path, a bit each."""
+def _by_cost(keys: npt.NDArray[np.int64], num_rows: int, classes: int) -> list[_Pairs]:
+    source, rest = np.divmod(keys, num_rows * classes)
+    cost, target = np.divmod(rest, num_rows)
+    pairs = []
+    for value in np.unique(cost):
+        number = np.flatnonzero(cost == value)
+        mine = source[number].astype(np.int32)
+        starts = np.flatnonzero(np.r_[True, mine[1:] != mine[:-1]])
+        pairs.append(_Pairs(int(value), number, mine, target[number].astype(np.int32), starts))
+    return pairs
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Neighbour pairs whose links cost the same, ordered by source."""
+
+    cost: int
+    number: npt.NDArray[np.int64]
+    """Of each pair, its row in the result."""
+    source: _Ints
+    target: _Ints
+    starts: npt.NDArray[np.int64]
+    """First pair of each source."""
+
+    def chunks(self, pairs_max: int) -> Iterator[tuple[slice, slice]]:
+        """Yields (sources, pairs) of up to some `pairs_max` pairs each."""
+        first = 0
+        while first < len(self.starts):
+            last = int(np.searchsorted(self.starts, self.starts[first] + pairs_max, side="right")) - 1
+            if self.starts[first] + pairs_max >= len(self.source):
+                last = len(self.starts)
+            last = max(last, first + 1)
+            high = self.starts[last] if last < len(self.starts) else len(self.source)
+            yield slice(first, last), slice(int(self.starts[first]), int(high))
+            first = last
+
+
+def _search(num_rows: int, pairs: list[_Pairs], destinations: _Ints) -> _Words:
+    """Returns per neighbour pair the destinations to which it begins a cheapest path, a bit each."""
     words = (len(destinations) + 63) // 64
-    if len(pair_source) * words * 8 > TABLE_BYTES_MAX:
+    num_pairs = sum(len(same.source) for same in pairs)
+    if num_pairs * words * 8 > TABLE_BYTES_MAX:
         raise ConfigError(
-            f"routes over {len(pair_source)} pairs of switches to {len(destinations)} switches with NICs need"
-            f" {len(pair_source) * words * 8 / 1e9:.1f} GB; valid: up to {TABLE_BYTES_MAX / 1e9:.0f} GB"
+            f"routes over {num_pairs} pairs of switches to {len(destinations)} switches with NICs need"
+            f" {num_pairs * words * 8 / 1e9:.1f} GB; valid: up to {TABLE_BYTES_MAX / 1e9:.0f} GB"
         )
     column = np.arange(len(destinations))
-    frontier = np.zeros((num_rows, words), np.uint64)
-    frontier[destinations, column // 64] |= np.uint64(1) << (column % 64).astype(np.uint64)
-    visited = frontier.copy()
-    on_path = np.zeros((len(pair_source), words), np.uint64)
-    starts = (
-        np.flatnonzero(np.r_[True, pair_source[1:] != pair_source[:-1]]) if len(pair_source) else column[:0]
-    )
-    chunks = _chunks(starts, len(pair_source), max(1, _CHUNK_WORDS // words))
-    while frontier.any():
-        reached = np.zeros_like(frontier)
-        for first, last in chunks:
-            low = starts[first]
-            high = starts[last] if last < len(starts) else len(pair_source)
-            ahead = frontier[pair_target[low:high]]
-            rows = pair_source[starts[first:last]]
-            fresh = np.bitwise_or.reduceat(ahead, starts[first:last] - low, axis=0) & ~visited[rows]
-            reached[rows] = fresh
-            ahead &= np.repeat(fresh, np.diff(np.r_[starts[first:last], high]), axis=0)
-            on_path[low:high] |= ahead
+    first = np.zeros((num_rows, words), np.uint64)
+    first[destinations, column // 64] |= np.uint64(1) << (column % 64).astype(np.uint64)
+    visited = first.copy()
+    on_path = np.zeros((num_pairs, words), np.uint64)
+    # Switches by what their way to a destination costs: the latest of these, as far back as a link can cost.
+    frontiers = deque([first], maxlen=max((same.cost for same in pairs), default=1))
+    pairs_max = max(1, _CHUNK_WORDS // words)
+    while any(frontier.any() for frontier in frontiers):
+        reached = np.zeros_like(first)
+        steps = [(same, frontiers[-same.cost]) for same in pairs if same.cost <= len(frontiers)]
+        for same, frontier in steps:
+            for sources, inside in same.chunks(pairs_max):
+                starts = same.starts[sources]
+                found = np.bitwise_or.reduceat(frontier[same.target[inside]], starts - inside.start, axis=0)
+                reached[same.source[starts]] |= found
+        reached &= ~visited
+        for same, frontier in steps:
+            for _, inside in same.chunks(pairs_max):
+                found = frontier[same.target[inside]]
+                found &= reached[same.source[inside]]
+                on_path[same.number[inside]] |= found
         visited |= reached
-        frontier = reached
+        frontiers.append(reached)
     return on_path
-
-
-def _chunks(starts: npt.NDArray[np.int64], num_pairs: int, pairs_max: int) -> list[tuple[int, int]]:
-    """Cuts the rows into runs of up to `pairs_max` neighbour pairs each."""
-    chunks = []
-    first = 0
-    while first < len(starts):
-        last = int(np.searchsorted(starts, starts[first] + pairs_max, side="right")) - 1
-        last = len(starts) if starts[first] + pairs_max >= num_pairs else max(last, first + 1)
-        chunks.append((first, last))
-        first = last
-    return chunks
 
 
 def _distinct_columns(
