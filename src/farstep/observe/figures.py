@@ -1,7 +1,7 @@
 """The figures of a report, as plotly figures that take their ink and paper from the page.
 
 Every axis has a unit, every state and fault is named in text as well as coloured, and long runs are
-thinned without losing their extremes. plotly is imported here and nowhere else.
+thinned without losing their extremes.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import plotly.graph_objects as go
 
+from farstep.observe.canvas import DASHES, PALETTE, STATE_COLOURS, blank_figure, shade, thinned
 from farstep.observe.events import PathState
 from farstep.observe.step_times import StepTimes
 from farstep.observe.timeline import Fault, PathView, StepRow, Timeline
 
-POINTS_MAX = 2_000
-"""Points of one line: more than a screen has columns, and few enough for a page that opens at once."""
 BINS_MAX = 600
 """Bins of a rate over the whole run."""
 STEP_BINS_MAX = 60
@@ -27,24 +25,12 @@ STEP_BINS_MAX = 60
 SAMPLE_BIN_S = 0.25
 """Shortest bin of a rate."""
 
-# Told apart by people with colour-blindness too, on white and on black (after Okabe and Ito).
-PALETTE = ("#3b82c4", "#e08a00", "#1fa187", "#c2679a", "#7a68c9", "#d1542b", "#5aa7d6", "#8f8a2a")
-_DASHES = ("solid", "dash", "dot", "dashdot")
-_STATE_COLOURS = {
-    PathState.GOOD: "#1fa187",
-    PathState.SKIP: "#e0b400",
-    PathState.ASSUMED_BAD: "#d1542b",
-    PathState.DENIED: "#7d3040",
-}
-_FAULT_COLOUR = "rgba(209, 84, 43, 0.16)"
-_GREY = "#8a8f98"
-
 
 def loss_figure(timeline: Timeline) -> go.Figure:
     """Training loss of every step and held-out loss where it was measured."""
     rows = timeline.rows
-    figure = _figure("step", "loss (nats per token)")
-    steps, losses = _thinned([row.step for row in rows], [row.loss for row in rows])
+    figure = blank_figure("step", "loss (nats per token)")
+    steps, losses = thinned([row.step for row in rows], [row.loss for row in rows])
     figure.add_trace(
         go.Scatter(x=steps, y=losses, name="training", mode="lines", line={"color": PALETTE[0], "width": 1.5})
     )
@@ -62,7 +48,7 @@ def loss_figure(timeline: Timeline) -> go.Figure:
     for fault in timeline.faults:
         window = _steps_during(fault, rows)
         if window:
-            _shade(figure, window[0].step - 0.5, window[-1].step + 0.5, fault.title)
+            shade(figure, window[0].step - 0.5, window[-1].step + 0.5, fault.title)
     return figure
 
 
@@ -71,7 +57,7 @@ def step_distribution_figure(rows: Sequence[StepRow], times: StepTimes) -> go.Fi
 
     Axes are logarithmic where the slowest step would squeeze the others into one bar.
     """
-    figure = _figure("step time (ms)", "number of steps")
+    figure = blank_figure("step time (ms)", "number of steps")
     values = [row.step_time_ns / 1e6 for row in rows]
     is_log = max(values) > 2 * times.p50_ns / 1e6 > 0
     num_bins = min(STEP_BINS_MAX, 3 * math.isqrt(len(values)) + 5)
@@ -150,13 +136,13 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def step_time_figure(timeline: Timeline) -> go.Figure:
     """Step time over the run, and the part of it spent waiting for gradients."""
     rows = timeline.rows
-    figure = _figure("time since training began (s)", "step time (ms)")
+    figure = blank_figure("time since training began (s)", "step time (ms)")
     series = (
         ("step", [row.step_time_ns / 1e6 for row in rows], PALETTE[0]),
         ("waiting for gradients", [row.allreduce_ns / 1e6 for row in rows], PALETTE[1]),
     )
     for name, values, colour in series:
-        times, shown = _thinned([row.end_ns / 1e9 for row in rows], values)
+        times, shown = thinned([row.end_ns / 1e9 for row in rows], values)
         figure.add_trace(
             go.Scatter(x=times, y=shown, name=name, mode="lines", line={"color": colour, "width": 1.3})
         )
@@ -188,7 +174,7 @@ def _cut_off_warm_up(figure: go.Figure, rows: Sequence[StepRow]) -> None:
 
 def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.Figure:
     """Bytes per second sent over each path, over the whole run or around one fault."""
-    figure = _figure("time since training began (s)", "sent over one path (MB/s)")
+    figure = blank_figure("time since training began (s)", "sent over one path (MB/s)")
     from_s, until_s = 0.0, timeline.duration_s
     if around is not None:
         from_s, until_s = window_around(around, timeline.duration_s)
@@ -206,7 +192,7 @@ def path_rate_figure(timeline: Timeline, *, around: Fault | None = None) -> go.F
                 line={
                     "color": PALETTE[index % len(PALETTE)],
                     "width": 2.8 if is_hit else 1.1,
-                    "dash": _DASHES[index // len(PALETTE) % len(_DASHES)],
+                    "dash": DASHES[index // len(PALETTE) % len(DASHES)],
                 },
             )
         )
@@ -236,7 +222,7 @@ def window_around(fault: Fault, duration_s: float) -> tuple[float, float]:
 def path_state_figure(timeline: Timeline) -> go.Figure:
     """State of every path over the run, one bar per path; the state is written into the bar where it fits."""
     paths = _ordered(timeline)
-    figure = _figure("time since training began (s)", "")
+    figure = blank_figure("time since training began (s)", "")
     shown: set[PathState] = set()
     for path in paths:
         ends = [*(t_ns for t_ns, _ in path.changes[1:]), round(timeline.duration_s * 1e9)]
@@ -251,7 +237,7 @@ def path_state_figure(timeline: Timeline) -> go.Figure:
                     name=state.value,
                     legendgroup=state.value,
                     showlegend=state not in shown,
-                    marker={"color": _STATE_COLOURS[state], "line": {"width": 0}},
+                    marker={"color": STATE_COLOURS[state.value], "line": {"width": 0}},
                     text=[state.value if is_wide else ""],
                     textposition="inside",
                     insidetextanchor="middle",
@@ -272,7 +258,7 @@ def path_state_figure(timeline: Timeline) -> go.Figure:
 def retransmission_figure(timeline: Timeline) -> go.Figure:
     """Packets sent again, by path, over the run."""
     bin_s = max(0.5, timeline.duration_s / 200)
-    figure = _figure("time since training began (s)", f"packets resent per {bin_s:.3g} s")
+    figure = blank_figure("time since training began (s)", f"packets resent per {bin_s:.3g} s")
     for index, path in enumerate(_ordered(timeline)):
         counts: dict[int, int] = {}
         for t_ns, _, sample in path.samples:
@@ -296,48 +282,10 @@ def retransmission_figure(timeline: Timeline) -> go.Figure:
     return figure
 
 
-def _figure(x_title: str, y_title: str) -> go.Figure:
-    axis: dict[str, Any] = {
-        "gridcolor": "rgba(138, 143, 152, 0.25)",
-        "linecolor": _GREY,
-        "ticks": "outside",
-        "tickcolor": _GREY,
-        "zeroline": False,
-        "automargin": True,
-    }
-    return go.Figure(
-        layout={
-            "template": "none",
-            "height": 340,
-            "margin": {"l": 64, "r": 16, "t": 30, "b": 52},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"family": "system-ui, sans-serif", "size": 13},
-            "colorway": PALETTE,
-            "hovermode": "x unified",
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-            "xaxis": {**axis, "title": {"text": x_title}},
-            "yaxis": {**axis, "title": {"text": y_title}},
-        }
-    )
-
-
 def _shade_faults(figure: go.Figure, timeline: Timeline, *, is_named: bool = True) -> None:
     for fault in timeline.faults:
         end_s = timeline.duration_s if fault.end_ns is None else fault.end_ns / 1e9
-        _shade(figure, fault.start_ns / 1e9, end_s, fault.title if is_named else "")
-
-
-def _shade(figure: go.Figure, start: float, end: float, title: str) -> None:
-    figure.add_vrect(
-        x0=start,
-        x1=end,
-        fillcolor=_FAULT_COLOUR,
-        line={"color": _STATE_COLOURS[PathState.ASSUMED_BAD], "width": 1, "dash": "dot"},
-        layer="below",
-        annotation={"text": title, "font": {"size": 11}},
-        annotation_position="inside top left",
-    )
+        shade(figure, fault.start_ns / 1e9, end_s, fault.title if is_named else "")
 
 
 def _steps_during(fault: Fault, rows: Iterable[StepRow]) -> list[StepRow]:
@@ -352,15 +300,3 @@ def _befalls(fault: Fault, path: PathView) -> bool:
 
 def _ordered(timeline: Timeline) -> list[PathView]:
     return sorted(timeline.paths.values(), key=lambda path: (path.plane, len(path.name), path.name))
-
-
-def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Keeps the lowest and highest point of every stretch, so that no spike is lost."""
-    if len(xs) <= POINTS_MAX:
-        return list(xs), list(ys)
-    stride = math.ceil(2 * len(xs) / POINTS_MAX)
-    kept: list[int] = []
-    for start in range(0, len(xs), stride):
-        stretch = range(start, min(start + stride, len(xs)))
-        kept += sorted({min(stretch, key=ys.__getitem__), max(stretch, key=ys.__getitem__)})
-    return [xs[i] for i in kept], [ys[i] for i in kept]

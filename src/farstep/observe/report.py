@@ -5,17 +5,24 @@ It can be made from any log, also from one that breaks off because the run was k
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import os
 from collections.abc import Iterator, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farstep.observe.events import EventFile, EventLogError, read_events
+from farstep.observe.page import (
+    definitions,
+    figure_html,
+    page_html,
+    require_plotly,
+    section,
+    table,
+    verdict_box,
+    write_page,
+)
 from farstep.observe.step_times import StepTimes
 from farstep.observe.summary import COST_CAPTION, cost_texts, facts, verdict, zip_costs
 from farstep.observe.timeline import Timeline
@@ -43,20 +50,7 @@ def write_report(log_path: str | os.PathLike[str], html_path: str | os.PathLike[
         ModuleNotFoundError: plotly is not installed; the message says how to install it.
         OSError: the report cannot be written.
     """
-    html_path = Path(html_path)
-    page = report_html(read_events(log_path))
-    if html_path.exists() and not html_path.is_file():  # such as /dev/stdout
-        html_path.write_text(page, encoding="utf-8")
-        return html_path
-    new_path = html_path.with_name(html_path.name + ".part")  # never half a report, nor none where one was
-    try:
-        new_path.write_text(page, encoding="utf-8")
-        new_path.replace(html_path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new_path.unlink()
-        raise
-    return html_path
+    return write_page(report_html(read_events(log_path)), Path(html_path))
 
 
 def report_html(log: EventFile) -> str:
@@ -66,27 +60,18 @@ def report_html(log: EventFile) -> str:
         EventLogError: the log is empty.
         ModuleNotFoundError: plotly is not installed; the message says how to install it.
     """
-    if importlib.util.find_spec("plotly") is None:
-        message = "the report needs plotly; install it with: pip install 'farstep[train]'"
-        raise ModuleNotFoundError(message, name="plotly")
+    require_plotly("train")
     if not log.records:
         raise EventLogError(f"event log {log.path} holds no event, so there is nothing to report")
-    from plotly.offline import get_plotlyjs
-
     timeline = Timeline.of(log)
-    title = timeline.start.name if timeline.start else "run without a beginning"
-    parts = {
-        "title": escape(title),
-        "plotly": get_plotlyjs(),
-        "subtitle": _subtitle(timeline),
-        "verdict": _verdict(timeline, log),
-        "facts": _definitions(facts(timeline)),
-        "sections": "\n".join(_sections(timeline)),
-    }
-    page = files("farstep.observe").joinpath("report_page.html").read_text(encoding="utf-8")
-    for name, content in parts.items():
-        page = page.replace(f"<!--@{name}-->", content)
-    return page
+    return page_html(
+        title=timeline.start.name if timeline.start else "run without a beginning",
+        subtitle=_subtitle(timeline),
+        verdict=_verdict(timeline, log),
+        facts=definitions(facts(timeline)),
+        sections=_sections(timeline),
+        footer="Made by farstep from the event log of the run.",
+    )
 
 
 def _subtitle(timeline: Timeline) -> str:
@@ -102,7 +87,7 @@ def _subtitle(timeline: Timeline) -> str:
             words.append(f"{quantity_text(start.parameters, '')} parameters")
         if start.text_name and start.text_bytes:
             words.append(f"{start.text_name}, {bytes_text(start.text_bytes)}")
-    return escape(" · ".join(words))
+    return " · ".join(words)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -112,18 +97,13 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _verdict(timeline: Timeline, log: EventFile) -> str:
     is_identical, sentence = verdict(timeline)
-    mark = {True: "✓", False: "✗", None: "?"}[is_identical]
-    kind = {True: "good", False: "bad", None: "open"}[is_identical]
     notes = []
     if log.is_truncated:
         notes.append("The last line of the log broke off; everything before it is shown.")
     if log.unknown_kinds:
         names = ", ".join(f"{count} of kind {name}" for name, count in log.unknown_kinds.items())
         notes.append(f"Left out, as this version does not know them: {names}.")
-    lines = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return (
-        f'<div class="verdict {kind}"><p><b aria-hidden="true">{mark}</b> {escape(sentence)}</p>{lines}</div>'
-    )
+    return verdict_box(is_identical, sentence, notes)
 
 
 def _sections(timeline: Timeline) -> Iterator[str]:
@@ -162,13 +142,7 @@ def _sections(timeline: Timeline) -> Iterator[str]:
 
 
 def _section(title: str | None, figure: go.Figure, note: str) -> str:
-    html = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        config={"responsive": True, "displayModeBar": False},
-    )
-    heading = f"<h2>{escape(title)}</h2>" if title else ""
-    return f'<section>{heading}<p class="note">{escape(note)}</p>{html}</section>'
+    return section(title, figure_html(figure), note)
 
 
 def _faults(timeline: Timeline) -> str:
@@ -179,9 +153,8 @@ def _faults(timeline: Timeline) -> str:
         )
         rows.append((fault.title, "at once", at_once, at_once_steps, at_once_waiting))
         rows.append((f"{fault.when}, {num_steps} steps", "in all", in_all, in_all_steps, in_all_waiting))
-    table = _table(("fault, and when it was in effect (min:s)", "cost", "time", "in steps", "waiting"), rows)
-    note = f'<p class="note">{escape(COST_CAPTION)}</p>'
-    return f"<section><h2>Faults and their cost</h2>{note}{table}</section>"
+    content = table(("fault, and when it was in effect (min:s)", "cost", "time", "in steps", "waiting"), rows)
+    return section("Faults and their cost", content, COST_CAPTION)
 
 
 def _paths(timeline: Timeline) -> str:
@@ -197,35 +170,21 @@ def _paths(timeline: Timeline) -> str:
         )
         for path in timeline.paths.values()
     ]
-    return f"<section><h2>Paths in figures</h2>{_table(head, rows)}</section>"
+    return section("Paths in figures", table(head, rows))
 
 
 def _configuration(timeline: Timeline) -> str:
     start = timeline.start
     if start is None:
         return ""
-    versions = _definitions(list(start.versions.items())) if start.versions else ""
+    versions = definitions(list(start.versions.items())) if start.versions else ""
     text = f"<p>Text: {escape(start.text_name or 'unnamed')}"
     text += f", SHA-256 <code>{escape(start.text_sha256)}</code></p>" if start.text_sha256 else "</p>"
     config = escape(json.dumps(start.config, indent=2, ensure_ascii=False))
     hashes = timeline.end.replica_hashes if timeline.end else {}
-    hash_list = _definitions(list(hashes.items())) if hashes else "<p>none recorded</p>"
-    return (
-        "<section><h2>To repeat this run</h2>"
+    hash_list = definitions(list(hashes.items())) if hashes else "<p>none recorded</p>"
+    content = (
         f"{text}{versions}<details open><summary>configuration</summary><pre>{config}</pre></details>"
-        f"<details open><summary>hash of the parameters, by replica</summary>{hash_list}"
-        "</details></section>"
+        f"<details open><summary>hash of the parameters, by replica</summary>{hash_list}</details>"
     )
-
-
-def _definitions(pairs: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
-    return f"<dl>{items}</dl>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return section("To repeat this run", content)

@@ -100,11 +100,11 @@ def test_every_axis_has_a_title_with_its_unit() -> None:
 
 
 def test_no_spike_is_lost_in_a_long_run() -> None:
-    from farstep.observe.figures import POINTS_MAX, _thinned
+    from farstep.observe.canvas import POINTS_MAX, thinned
 
     values = [1.0] * 100_000
     values[77_777], values[12_345] = 9.0, -9.0
-    xs, ys = _thinned(list(range(100_000)), values)
+    xs, ys = thinned(list(range(100_000)), values)
     assert len(xs) <= POINTS_MAX
     assert (77_777, 9.0) in zip(xs, ys, strict=True)
     assert (12_345, -9.0) in zip(xs, ys, strict=True)
