@@ -360,18 +360,21 @@ class TaskBuilder:
         self.after(gate, earlier)
         self.after(later, gate)
 
-    def append(self, table: TaskTable, *, after: ArrayLike | None = None) -> IntArray:
+    def append(
+        self, table: TaskTable, *, after: ArrayLike | None = None, phase: str | None = None
+    ) -> IntArray:
         """Adds all tasks of a table under this builder's job and step; returns their numbers, int64 (k,).
 
         Args:
             table: its jobs and tags are replaced.
             after: tasks that must be done before the table's first tasks start.
+            phase: name of their phase; by default they keep theirs.
         """
         ids = np.arange(self._count, self._count + len(table), dtype=np.int64)
         block = {name: getattr(table, name) for name in _DTYPES if not name.startswith("dep_")}
         block["job"] = np.full(len(table), self.job, np.int32)
         block["tag"] = np.where(table.tag < 0, -1, self.tag).astype(np.int32)
-        names = np.array([self._phase(name) for name in table.phase_names], np.int16)
+        names = np.array([self._phase(phase or name) for name in table.phase_names], np.int16)
         block["phase"] = names[table.phase]
         self._blocks.append(block)
         self._count += len(table)

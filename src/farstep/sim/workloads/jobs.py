@@ -1,0 +1,122 @@
+"""Several jobs on one fabric: which NICs each gets, and steps that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
+from farstep.sim.workloads.ranks import Nics, positive, to_nics
+
+__all__ = ["PLACEMENTS", "Placer", "repeat"]
+
+PLACEMENTS = ("packed", "spread", "random")
+"""Policies by name; a list of NICs is the fourth."""
+
+
+class Placer:
+    """Gives NICs to jobs, one after the other; a NIC serves one job only unless it is named explicitly.
+
+    Args:
+        groups: number of the rack (the first switch) of every NIC, int (nics,), or the number of NICs.
+
+    Example:
+        >>> placer = Placer([0, 0, 1, 1])
+        >>> placer.place(2, "spread").tolist(), placer.place(2, "packed").tolist()
+        ([0, 2], [1, 3])
+    """
+
+    def __init__(self, groups: int | ArrayLike) -> None:
+        self._groups: NDArray[np.int64] = (
+            np.zeros(groups, np.int64) if isinstance(groups, int) else np.asarray(groups, np.int64)
+        )
+        self._is_free = np.ones(len(self._groups), bool)
+
+    @property
+    def num_free(self) -> int:
+        """NICs no job has yet."""
+        return int(self._is_free.sum())
+
+    def place(self, count: int | None, policy: str | Sequence[int] = "packed", *, seed: int = 0) -> Nics:
+        """Returns the NIC of every rank of a job.
+
+        Args:
+            count: number of ranks; None: all NICs that are free, or as many as are named.
+            policy: `packed` fills rack after rack, `spread` takes a NIC of each rack in turn, `random` draws;
+                a list names the NICs, taken or not.
+            seed: of the draw.
+
+        Raises:
+            WorkloadError: there are not so many, or no such policy.
+        """
+        if not isinstance(policy, str):
+            return self._named(count, policy)
+        if policy not in PLACEMENTS:
+            raise WorkloadError(
+                f"placement is {policy!r}; valid: {', '.join(PLACEMENTS)}, or a list of NIC numbers"
+            )
+        wanted = self.num_free if count is None else count
+        if not 0 < wanted <= self.num_free:
+            total = len(self._groups)
+            raise WorkloadError(f"{wanted} ranks need as many NICs; {self.num_free} of {total} are free")
+        free = np.flatnonzero(self._is_free)
+        if policy == "random":
+            chosen = np.random.default_rng([seed, wanted]).permutation(free)[:wanted]
+        else:
+            by_rack = free[np.argsort(self._groups[free], kind="stable")]
+            chosen = (by_rack if policy == "packed" else self._in_turn(by_rack))[:wanted]
+        self._is_free[chosen] = False
+        return chosen.astype(np.int64)
+
+    def _in_turn(self, by_rack: NDArray[np.int64]) -> NDArray[np.int64]:
+        """First NIC of every rack, second of every rack, and so on."""
+        racks, first = np.unique(self._groups[by_rack], return_index=True)
+        within = np.arange(len(by_rack)) - first[np.searchsorted(racks, self._groups[by_rack])]
+        return by_rack[np.argsort(within, kind="stable")]
+
+    def _named(self, count: int | None, nics: Sequence[int]) -> Nics:
+        chosen = to_nics(np.array(nics, np.int64), at_least=1)
+        if count is not None and count != len(chosen):
+            raise WorkloadError(f"{len(chosen)} NICs are named for {count} ranks")
+        if chosen.max() >= len(self._groups):
+            raise WorkloadError(f"NIC {chosen.max()} is named; the fabric has 0..{len(self._groups) - 1}")
+        self._is_free[chosen] = False
+        return chosen
+
+
+def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int = 0) -> TaskTable:
+    """Does the same again and again: step k+1 of a NIC starts when its tasks of step k are done.
+
+    Args:
+        table: tasks of one step, of one job.
+        times: number of steps, at least 1.
+        barrier: whether a step starts only when all NICs are done with the one before.
+        gap_ns: time between the steps.
+    """
+    positive("repeat", times)
+    if times == 1:
+        return table
+    build = TaskBuilder(job_names=[table.job_names[0]])
+    has_follower = np.zeros(len(table), bool)
+    has_follower[table.dep_index] = True
+    lasts = np.flatnonzero(~has_follower)
+    roots = np.flatnonzero(np.diff(table.dep_offset) == 0)
+    nics = np.array([-1]) if barrier else np.unique(table.source[roots])
+    gates: NDArray[np.int64] | None = None
+    for step in range(times):
+        build.tag = step
+        ids = build.append(table)
+        if gates is not None:
+            build.after(ids[roots], gates[0 if barrier else np.searchsorted(nics, table.source[roots])])
+        if step + 1 == times:
+            break
+        gates = build.delays(table.source[roots[:1]] if barrier else nics, gap_ns, phase="join")
+        if barrier:
+            build.after(gates, ids[lasts])
+            continue
+        for ends in (table.source[lasts], table.target[lasts]):
+            known = np.isin(ends, nics)
+            build.after(gates[np.searchsorted(nics, ends[known])], ids[lasts[known]])
+    return build.table()
