@@ -1,0 +1,156 @@
+"""Flows that are sending: what each has left, at which rate, and when rates must be computed anew."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farstep.sim.flow.network import FlowNetwork
+from farstep.sim.flow.ragged import gather_rows
+from farstep.sim.flow.waterfill import LoadMatrix, max_min_rates
+
+__all__ = ["ActiveFlows"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FULL = 1.0 - 1e-7
+"""Part of a capacity from which on a constraint counts as full: it may hold flows back."""
+
+
+class ActiveFlows:
+    """Parts of flows that are sending, in columns.
+
+    Args:
+        network: what they share.
+        num_tasks: tasks of the table.
+
+    Attributes:
+        lost_bits: float64 (tasks,), bits sent over dead or lossy links.
+        now_ns: time up to which `left` is true.
+        task: int64, task of each part.
+        row: int64, row of each part in the network.
+        begin_ns: float64, when it began to send.
+        left: float64, bits it has yet to bring over.
+        rate: float64, Gb/s on the wire.
+    """
+
+    def __init__(self, network: FlowNetwork, num_tasks: int) -> None:
+        self._network = network
+        self.lost_bits = np.zeros(num_tasks)
+        self.now_ns = 0.0
+        self.task = np.zeros(0, np.int64)
+        self.row = np.zeros(0, np.int64)
+        self.begin_ns = np.zeros(0)
+        self.left = np.zeros(0)
+        self.rate = np.zeros(0)
+        self._counted = np.zeros(0)
+        self.fills = 0
+        self._reset_loads()
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def _reset_loads(self) -> None:
+        count = len(self._network.capacity)
+        self.load = np.zeros(count)
+        self.users = np.zeros(count)
+        self._is_stale = True
+
+    def finish_times(self) -> FloatArray:
+        """When each part will have brought everything over, if nothing changes; infinity for one that waits."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pace = self.rate * self._network.goodput[self.row]
+            return np.where(pace > 0, self.now_ns + self.left / pace, np.inf)
+
+    def advance(self, time_ns: float) -> None:
+        """Lets all parts send until a time."""
+        self.left -= self.rate * self._network.goodput[self.row] * (time_ns - self.now_ns)
+        self.now_ns = time_ns
+
+    def add(self, task: IntArray, row: IntArray, begin_ns: FloatArray, bits: FloatArray) -> None:
+        """Adds parts that began to send at or before now."""
+        network = self._network
+        fresh = network.alone[row]
+        fits = not self._is_stale and self._fits(row, fresh)
+        first = len(self.task)
+        self.task = np.concatenate((self.task, task))
+        self.row = np.concatenate((self.row, row))
+        self.begin_ns = np.concatenate((self.begin_ns, begin_ns))
+        self.left = np.concatenate((self.left, bits))
+        self._counted = np.concatenate((self._counted, bits))
+        self.rate = np.concatenate((self.rate, fresh))
+        if not fits:
+            self.fill()
+        # They have been sending since they began, which may be a moment ago.
+        self.left[first:] -= self.rate[first:] * network.goodput[row] * (self.now_ns - begin_ns)
+
+    def _fits(self, row: IntArray, rate: FloatArray) -> bool:
+        """Lets parts in at the rate they would have alone, unless that is more than there is room for."""
+        matrix = self._network.matrix
+        position, owner = gather_rows(matrix.offset, row)
+        constraint = matrix.constraint[position]
+        more = matrix.share[position] * rate[owner]
+        np.add.at(self.load, constraint, more)
+        np.add.at(self.users, constraint, 1.0)
+        if (self.load[constraint] <= self._network.capacity[constraint] * (1.0 + 1e-9)).all():
+            return True
+        self._is_stale = True
+        return False
+
+    def remove(self, index: IntArray) -> None:
+        """Takes parts out; others get more if a constraint held them back that is no longer full."""
+        matrix = self._network.matrix
+        position, owner = gather_rows(matrix.offset, self.row[index])
+        constraint = matrix.constraint[position]
+        was_full = self.load[constraint] >= self._network.capacity[constraint] * FULL
+        np.subtract.at(self.load, constraint, matrix.share[position] * self.rate[index][owner])
+        np.subtract.at(self.users, constraint, 1.0)
+        if (was_full & (self.users[constraint] > 0.5)).any():
+            self._is_stale = True
+        self._count(index)
+        kept = np.ones(len(self.task), np.bool_)
+        kept[index] = False
+        self.task, self.row, self.begin_ns = self.task[kept], self.row[kept], self.begin_ns[kept]
+        self.left, self.rate, self._counted = self.left[kept], self.rate[kept], self._counted[kept]
+
+    def refresh(self) -> None:
+        """Computes rates anew if parts left that others had to share with."""
+        if self._is_stale and len(self.task):
+            self.fill()
+
+    def fill(self) -> None:
+        """Computes all rates anew."""
+        network, self._is_stale = self._network, False
+        self.fills += 1
+        matrix = network.matrix
+        position, owner = gather_rows(matrix.offset, self.row)
+        offset = np.zeros(len(self.row) + 1, np.int64)
+        np.cumsum(np.bincount(owner, minlength=len(self.row)), out=offset[1:])
+        mine = LoadMatrix(offset, matrix.constraint[position], matrix.share[position])
+        self.rate = max_min_rates(mine, network.capacity, network.limit[self.row])
+        count = len(network.capacity)
+        self.load = np.bincount(mine.constraint, weights=mine.share * self.rate[owner], minlength=count)
+        self.users = np.bincount(mine.constraint, minlength=count).astype(np.float64)
+
+    # -- accounts ------------------------------------------------------------------------------------------
+
+    def _count(self, index: IntArray) -> None:
+        """Books what parts have sent over their present rows."""
+        network = self._network
+        row = self.row[index]
+        goodput = network.goodput[row]
+        brought = self._counted[index] - np.maximum(self.left[index], 0.0)
+        sent = np.divide(brought, goodput, out=np.zeros(len(index)), where=goodput > 0)
+        network.carry(row, sent)
+        self._counted[index] = np.maximum(self.left[index], 0.0)
+        np.add.at(self.lost_bits, self.task[index], sent - brought)
+
+    def count_all(self) -> None:
+        """Books everything sent so far, before ways change."""
+        self._count(np.arange(len(self.task)))
+
+    def rebind(self) -> None:
+        """Goes over to ways that changed."""
+        self._reset_loads()
+        self.refresh()

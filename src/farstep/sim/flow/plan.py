@@ -1,0 +1,98 @@
+"""A task table as the flow level sees it: connections, their ways, and bits on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farstep.sim.flow.bundles import BundleTable
+from farstep.sim.flow.ragged import scramble
+from farstep.sim.flow.rows import BITS_PER_BYTE, Rows, hashed_rows, sprayed_rows
+from farstep.sim.flow.settings import FlowSettings
+from farstep.sim.flow.walk import RoutingView
+from farstep.sim.tasks import TaskTable
+
+__all__ = ["FlowPlan"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowPlan:
+    """Flows of a table. Columns have one value per task; those of delays mean nothing.
+
+    Attributes:
+        settings: of the transport.
+        connection: int64 (tasks,), number of the connection.
+        parts: parts a flow is sent in, each with rates of its own: queue pairs with a hashed path each.
+        first_row: int64 (tasks,), row of a flow's first part; those of the others follow.
+        row_source: int64 (rows,), NIC.
+        row_target: int64 (rows,), NIC.
+        row_entropy: uint64 (rows,), hashed to choose paths.
+        packets: int64 (tasks,).
+        wire_bits: float64 (tasks,), of one part of the flow.
+        tail_bytes: float64 (tasks,), what is stored and forwarded: a full packet, or a smaller one that is alone.
+    """
+
+    settings: FlowSettings
+    connection: IntArray
+    parts: int
+    first_row: IntArray
+    row_source: IntArray
+    row_target: IntArray
+    row_entropy: NDArray[np.uint64]
+    packets: IntArray
+    wire_bits: FloatArray
+    tail_bytes: FloatArray
+
+    @classmethod
+    def of(cls, tasks: TaskTable, settings: FlowSettings, seed: int) -> FlowPlan:
+        """Prepares a table."""
+        is_flow = tasks.is_flow
+        key = np.where(tasks.connection_key < 0, -1 - tasks.job.astype(np.int64), tasks.connection_key)
+        source, target = tasks.source.astype(np.int64), tasks.target.astype(np.int64)
+        columns = np.stack((np.where(is_flow, source, -1), np.where(is_flow, target, -1), key * is_flow))
+        distinct, connection = _distinct_columns(columns)
+        ends, names = distinct[:2], distinct[2]
+        parts = settings.paths if settings.spreading == "hash" and not settings.is_coupled else 1
+        if settings.spreading == "spray":
+            # Whoever goes between the same NICs goes the same ways.
+            pairs, row_of = _distinct_columns(ends)
+            row_ends, entropy, first_row = pairs, np.zeros(pairs.shape[1], np.uint64), row_of[connection]
+        else:
+            word = scramble(ends[0], seed) ^ scramble(ends[1], seed + 1) ^ scramble(names, seed + 2)
+            row_ends = np.repeat(ends, parts, axis=1)
+            with np.errstate(over="ignore"):
+                entropy = np.repeat(word, parts) + np.tile(np.arange(parts, dtype=np.uint64), len(word))
+            first_row = connection * parts
+        size = tasks.size_bytes.astype(np.float64)
+        packets = -(-tasks.size_bytes // settings.payload_bytes)
+        bits = BITS_PER_BYTE * (size + packets * settings.overhead_bytes) / parts
+        tail = np.minimum(size, settings.payload_bytes) + settings.overhead_bytes
+        return cls(
+            settings, connection, parts, first_row, row_ends[0], row_ends[1], entropy, packets, bits, tail
+        )
+
+    def rows(self, view: RoutingView, table: BundleTable) -> Rows:
+        """Finds the ways of all rows in a view of the network."""
+        is_real = self.row_source >= 0
+        source = np.where(is_real, self.row_source, 0)
+        target = np.where(is_real, self.row_target, 0)
+        if self.settings.spreading == "spray":
+            return sprayed_rows(view, table, source, target)
+        paths = self.settings.paths if self.settings.is_coupled else 1
+        return hashed_rows(view, table, source, target, self.row_entropy, paths)
+
+
+def _distinct_columns(columns: IntArray) -> tuple[IntArray, IntArray]:
+    """Returns the distinct columns, and the number of each column among them."""
+    code = np.zeros(columns.shape[1], np.int64)
+    for row in columns:
+        _, digits = np.unique(row, return_inverse=True)
+        # Renumbered after each row, so that products stay small.
+        _, code = np.unique(code * (int(digits.max(initial=0)) + 1) + digits, return_inverse=True)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return columns[:, first], inverse

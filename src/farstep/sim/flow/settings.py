@@ -1,0 +1,147 @@
+"""Settings of the flow level, and what they are for each transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+__all__ = ["TRANSPORTS", "FlowSettings", "FlowSettingsError", "settings_for"]
+
+Spreading = Literal["spray", "hash"]
+Failover = Literal["exclude", "reconverge", "none"]
+LossResponse = Literal["selective", "go_back_n"]
+Done = Literal["receiver", "sender"]
+
+
+class FlowSettingsError(ValueError):
+    """A setting that cannot be used; the message names it, its value and what would be valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """What the flow level knows of a transport.
+
+    Raises:
+        FlowSettingsError: a value cannot be used.
+    """
+
+    payload_bytes: int = 4096
+    """Payload of a full packet."""
+    overhead_bytes: int = 166
+    """Everything else a packet takes on the wire, preamble and gap included (mrc: IPv6, SRv6, UDP, BTH, iCRC)."""
+    ack_bytes: int = 178
+    """Wire size of an acknowledgement, which counts when `completion` is `sender`."""
+    host_latency_ns: float = 0.0
+    """Added to each flow: from posting it to its first bit, and from its last bit to its completion."""
+    completion: Done = "receiver"
+    """Whether a flow is done when its last byte arrives, or when the sender has the acknowledgement."""
+    spreading: Spreading = "spray"
+    """`spray`: over all paths evenly; `hash`: over `paths` paths that a hash chooses."""
+    paths: int = 1
+    """With `hash`: paths of a flow, such as the queue pairs of RoCE."""
+    is_coupled: bool = False
+    """With several hashed paths: True if all carry the same at any time (entropy values of one connection), False
+    if each path carries its part of the bytes by itself (queue pairs)."""
+    failover: Failover = "exclude"
+    """What happens to paths over a dead link: `exclude`: the sender leaves them out, of its own observation;
+    `reconverge`: routing finds others; `none`: packets are lost until the link is back."""
+    detection_ns: float = 30_000.0
+    """With `exclude`: from a link's death to the last packet sent over it (mrc: a few tens of microseconds)."""
+    restore_ns: float = 5_000_000.0
+    """With `exclude`: from a link's repair until it is used again (mrc: 5 probes, 1 ms apart)."""
+    remap_ns: float = 0.0
+    """With `exclude`: the same as `detection_ns` for links of NICs whose end is signalled, if it is longer."""
+    reconvergence_ns: float = 1_000_000_000.0
+    """With `reconverge`: from a link's death or repair to new routes."""
+    loss_response: LossResponse = "selective"
+    """What a lost packet costs: itself (`selective`), or all sent since (`go_back_n`)."""
+    window_bytes: int | None = None
+    """Most bytes in flight of one flow; None: as many as the path takes."""
+    window_rtts: float = 1.5
+    """Window in bandwidth-delay products, by which `go_back_n` repeats packets."""
+    collisions: float = 1.0
+    """Factor on the time lost by chance collisions of sprayed packets, see `farstep.sim.flow.collisions`."""
+    is_noisy: bool = True
+    """Whether lost times are drawn around their mean, from the seed."""
+    queue_packets: float | None = None
+    """Queue the transport lets grow at a hop; None: a bandwidth-delay product of the fabric's longest path."""
+    resolution_ns: float | None = None
+    """Events closer together than this share one computation of rates; their times stay exact. None: a packet's
+    time on the fastest link, or 1/500 of the time of the shortest flow, if it is longer."""
+
+    def __post_init__(self) -> None:
+        for name, low in _LOWEST.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
+                raise FlowSettingsError(f"{name} = {value!r}; valid: a number from {low} on")
+        for name, hint in get_type_hints(type(self)).items():
+            valid = get_args(hint)
+            value = getattr(self, name)
+            if valid and all(isinstance(choice, str) for choice in valid) and value not in valid:
+                raise FlowSettingsError(f"{name} = {value!r}; valid: {', '.join(valid)}")
+
+    def packets_of(self, size_bytes: int) -> int:
+        """Packets of a message."""
+        return -(-size_bytes // self.payload_bytes)
+
+    def updated(self, changes: Mapping[str, Any]) -> FlowSettings:
+        """Returns these settings with some of them changed.
+
+        Raises:
+            FlowSettingsError: a name is not a setting, or its value cannot be used.
+        """
+        known = [item.name for item in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise FlowSettingsError(
+                    f"{name}: no setting of the flow level; valid: {', '.join(known)}"
+                )
+        return replace(self, **changes)
+
+
+_LOWEST: dict[str, float] = {
+    "payload_bytes": 1,
+    "overhead_bytes": 0,
+    "ack_bytes": 0,
+    "host_latency_ns": 0,
+    "paths": 1,
+    "detection_ns": 0,
+    "restore_ns": 0,
+    "remap_ns": 0,
+    "reconvergence_ns": 0,
+    "window_bytes": 1,
+    "window_rtts": 0,
+    "collisions": 0,
+    "queue_packets": 1,
+    "resolution_ns": 0,
+}
+
+TRANSPORTS: Mapping[str, FlowSettings] = {
+    "mrc": FlowSettings(collisions=0.65),
+    "uet-oblivious": FlowSettings(failover="none", collisions=1.0),
+    "uet-reps": FlowSettings(detection_ns=100_000.0, collisions=0.85),
+    "uet-bitmap": FlowSettings(collisions=0.65),
+    "ndp": FlowSettings(failover="none", collisions=0.5),
+    "adaptive-routing": FlowSettings(
+        failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
+    ),
+    "roce": FlowSettings(spreading="hash", failover="reconverge", loss_response="go_back_n"),
+    "tcp": FlowSettings(spreading="hash", failover="reconverge"),
+    "ideal": FlowSettings(collisions=0.0, detection_ns=0.0, restore_ns=0.0),
+}
+"""Settings by transport. `collisions` of the sprayed ones is set once, on a permutation of 128 NICs of 2 MB each, and
+holds for every other case."""
+
+
+def settings_for(transport: str, changes: Mapping[str, Any] | None = None) -> FlowSettings:
+    """Returns the settings of a transport, with some of them changed.
+
+    Raises:
+        FlowSettingsError: there is no such transport or setting.
+    """
+    if transport not in TRANSPORTS:
+        raise FlowSettingsError(f"transport = {transport!r}; valid: {', '.join(TRANSPORTS)}")
+    return TRANSPORTS[transport].updated(changes or {})

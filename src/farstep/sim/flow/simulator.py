@@ -1,0 +1,314 @@
+"""Simulates tasks at the flow level: from one change of rates to the next."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farstep.fabric.topology import Topology
+from farstep.sim.flow.active import ActiveFlows
+from farstep.sim.flow.collisions import Hops, Noise, lost_time_ns
+from farstep.sim.flow.dag import Connections, TaskOrder
+from farstep.sim.flow.faults import LinkAction
+from farstep.sim.flow.network import FlowNetwork
+from farstep.sim.flow.plan import FlowPlan
+from farstep.sim.flow.ragged import gather_rows, scramble
+from farstep.sim.flow.rows import BITS_PER_BYTE
+from farstep.sim.flow.settings import FlowSettings
+from farstep.sim.result import LinkUse, SimResult
+from farstep.sim.tasks import TaskTable
+
+__all__ = ["FlowSimulator", "FlowsStalled"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SHORTEST_SHARE = 1.0 / 500.0
+"""Events closer than this part of the shortest flow's time share one computation of rates."""
+
+
+class FlowsStalled(RuntimeError):
+    """Nothing can happen any more and tasks are unfinished; the message names a flow and what it waits for."""
+
+
+class FlowSimulator:
+    """The flow level over one network with one transport.
+
+    Args:
+        topology: the network.
+        settings: the transport; None: that of `mrc`.
+    """
+
+    def __init__(self, topology: Topology, settings: FlowSettings | None = None) -> None:
+        self.topology = topology
+        self.settings = FlowSettings() if settings is None else settings
+
+    def run(
+        self,
+        tasks: TaskTable,
+        faults: Iterable[LinkAction] = (),
+        seed: int = 0,
+        *,
+        until_ns: float | None = None,
+    ) -> SimResult:
+        """Simulates a table to its end.
+
+        Args:
+            tasks: what is to be done.
+            faults: what happens to links.
+            seed: chooses hashed paths and the deviations of lost times.
+            until_ns: ends the simulation there, with tasks unfinished.
+
+        Raises:
+            WorkloadError: the table cannot be simulated on this network.
+            FlowFaultError: a fault cannot be carried out.
+            FlowsStalled: the tasks can never be finished.
+        """
+        tasks.validate(self.topology.num_nics)
+        return _Run(self, tasks, faults, seed).until(np.inf if until_ns is None else until_ns)
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(
+        self, simulator: FlowSimulator, tasks: TaskTable, faults: Iterable[LinkAction], seed: int
+    ) -> None:
+        self._began_s = time.perf_counter()
+        self._tasks = tasks
+        self._settings = simulator.settings
+        self._seed = seed
+        self._topology = simulator.topology
+        self._plan = FlowPlan.of(tasks, simulator.settings, seed)
+        self._network = FlowNetwork(simulator.topology, self._plan, faults)
+        self._active = ActiveFlows(self._network, len(tasks))
+        self._order = TaskOrder(tasks)
+        self._connections = Connections(self._plan.connection)
+        self._noise = Noise(seed) if simulator.settings.is_noisy else None
+        self._parts_left = np.full(len(tasks), self._plan.parts, np.int64)
+        self._sent_ns = np.zeros(len(tasks))
+        self._starts: list[tuple[float, int, IntArray, FloatArray]] = []
+        self._num_batches = 0
+        self._num_events = 0
+        self._window_ns = self._resolution_ns()
+
+    def _resolution_ns(self) -> float:
+        if self._settings.resolution_ns is not None:
+            return self._settings.resolution_ns
+        packet_bits = BITS_PER_BYTE * (self._settings.payload_bytes + self._settings.overhead_bytes)
+        slot = packet_bits / float(self._topology.link_rate_gbps.max())
+        is_flow = self._tasks.is_flow
+        if not is_flow.any():
+            return slot
+        alone = self._network.alone[self._plan.first_row[is_flow]]
+        bits = self._plan.wire_bits[is_flow]
+        lasting = bits[alone > 0] / alone[alone > 0]
+        return max(slot, SHORTEST_SHARE * float(lasting.min(initial=np.inf))) if lasting.size else slot
+
+    # -- the loop ------------------------------------------------------------------------------------------
+
+    def until(self, end_ns: float) -> SimResult:
+        self._schedule(*self._order.begin())
+        active, state = self._active, self._network.state
+        while self._starts or len(active):
+            finish = active.finish_times()
+            first_finish = float(finish.min(initial=np.inf))
+            upcoming = min(first_finish, self._starts[0][0] if self._starts else np.inf)
+            if state.next_ns <= upcoming:
+                if state.next_ns > end_ns:
+                    break
+                self._apply_faults(state.next_ns)
+                if np.isinf(state.next_ns) and np.isinf(upcoming):
+                    self._check_progress()
+                continue
+            if upcoming > end_ns:
+                break
+            if np.isinf(upcoming):
+                self._check_progress()
+            horizon = min(upcoming + self._window_ns, state.next_ns, end_ns)
+            self._batch(finish, horizon)
+        return self._result(end_ns)
+
+    def _batch(self, finish: FloatArray, horizon: float) -> None:
+        """Handles all starts and ends up to a time, and then computes rates once."""
+        active = self._active
+        ending = np.flatnonzero(finish <= horizon)
+        flows, starts = self._pop_starts(horizon)
+        last = max(float(finish[ending].max(initial=0.0)), float(starts.max(initial=0.0)))
+        self._num_batches += 1
+        self._num_events += len(ending) + len(flows)
+        if last > active.now_ns:
+            active.advance(last)
+        if len(ending):
+            self._end(ending, finish[ending])
+        if len(flows):
+            self._begin(flows, starts)
+        active.refresh()
+
+    def _apply_faults(self, at_ns: float) -> None:
+        active, network = self._active, self._network
+        active.advance(max(at_ns, active.now_ns))
+        active.count_all()
+        if network.state.advance(at_ns):
+            network.reroute()
+        else:
+            network.reload()
+        active.rebind()
+
+    # -- starts --------------------------------------------------------------------------------------------
+
+    def _schedule(self, flows: IntArray, start_ns: FloatArray) -> None:
+        if not len(flows):
+            return
+        order = np.argsort(start_ns, kind="stable")
+        flows, start_ns = flows[order], start_ns[order]
+        self._order.start_ns[flows] = start_ns
+        heapq.heappush(self._starts, (float(start_ns[0]), self._num_events + int(flows[0]), flows, start_ns))
+
+    def _pop_starts(self, horizon: float) -> tuple[IntArray, FloatArray]:
+        """Takes the flows that start up to a time, in the order of their starts."""
+        flows, starts = [], []
+        while self._starts and self._starts[0][0] <= horizon:
+            _, rank, which, when = heapq.heappop(self._starts)
+            due = int(np.searchsorted(when, horizon, side="right"))
+            flows.append(which[:due])
+            starts.append(when[:due])
+            if due < len(when):
+                heapq.heappush(self._starts, (float(when[due]), rank, which[due:], when[due:]))
+        if not flows:
+            return np.zeros(0, np.int64), np.zeros(0)
+        found, times = np.concatenate(flows), np.concatenate(starts)
+        order = np.lexsort((found, times))
+        return found[order], times[order]
+
+    def _begin(self, flows: IntArray, start_ns: FloatArray) -> None:
+        admitted = self._connections.admit(flows)
+        self._send(flows[admitted], start_ns[admitted])
+
+    def _send(self, flows: IntArray, begin_ns: FloatArray) -> None:
+        if not len(flows):
+            return
+        parts = self._plan.parts
+        row = (self._plan.first_row[flows][:, None] + np.arange(parts)[None, :]).ravel()
+        task = np.repeat(flows, parts)
+        self._active.add(task, row, np.repeat(begin_ns, parts), self._plan.wire_bits[task])
+
+    # -- ends ----------------------------------------------------------------------------------------------
+
+    def _end(self, ending: IntArray, finish_ns: FloatArray) -> None:
+        active = self._active
+        task, row = active.task[ending], active.row[ending]
+        done_ns = finish_ns + self._tail_ns(ending, finish_ns, task, row)
+        np.maximum.at(self._sent_ns, task, finish_ns)
+        active.left[ending] = 0.0
+        active.remove(ending)
+        finish = self._order.finish_ns
+        finish[task] = np.fmax(finish[task], done_ns) if self._plan.parts == 1 else finish[task]
+        if self._plan.parts > 1:
+            np.fmax.at(finish, task, done_ns)
+            np.subtract.at(self._parts_left, task, 1)
+            task = np.unique(task[self._parts_left[task] == 0])
+        following, before = self._connections.release(task)
+        self._schedule(*self._order.finish(task, finish[task]))
+        if len(following):
+            begin = np.maximum(self._order.start_ns[following], self._sent_ns[task[before]])
+            self._send(following, begin)
+
+    def _tail_ns(self, ending: IntArray, finish_ns: FloatArray, task: IntArray, row: IntArray) -> FloatArray:
+        """Time from a flow's last bit to its end: the way, store-and-forward, collisions, acknowledgement."""
+        network, settings = self._network, self._settings
+        tail = network.tail_ns[row] + network.rows.pipe_ns_per_byte[row] * self._plan.tail_bytes[task]
+        if settings.completion == "sender":
+            tail = tail + network.back_ns[row]
+        if settings.collisions and settings.spreading == "spray":
+            tail = tail + settings.collisions * self._collision_ns(ending, finish_ns, task, row)
+        return tail
+
+    def _collision_ns(
+        self, ending: IntArray, finish_ns: FloatArray, task: IntArray, row: IntArray
+    ) -> FloatArray:
+        active, network = self._active, self._network
+        matrix = network.matrix
+        position, owner = gather_rows(matrix.offset, row)
+        constraint = matrix.constraint[position]
+        spread = network.width[constraint] > 1
+        owner, constraint, position = owner[spread], constraint[spread], position[spread]
+        hops = Hops(
+            owner,
+            matrix.share[position],
+            active.load[constraint] / np.maximum(network.capacity[constraint], 1e-12),
+            active.users[constraint],
+            network.width[constraint],
+            network.packet_ns[constraint],
+            network.place[constraint],
+        )
+        tasks = self._tasks
+        key = scramble(tasks.source[task], 20) ^ scramble(tasks.target[task], 21) ^ scramble(tasks.job[task], 22)
+        key = key ^ scramble(np.rint(self._order.start_ns[task]).astype(np.int64), 23)
+        return lost_time_ns(
+            hops,
+            np.maximum(finish_ns - active.begin_ns[ending], 0.0),
+            key,
+            queue_packets=network.queue_packets,
+            noise=self._noise,
+        )
+
+    # -- what came of it -----------------------------------------------------------------------------------
+
+    def _check_progress(self) -> None:
+        """Raises FlowsStalled: all that is left are flows that wait for what never comes."""
+        active = self._active
+        waiting = np.flatnonzero(active.rate <= 0.0)
+        if not len(waiting):
+            return
+        task = int(active.task[waiting].min())
+        row = int(active.row[waiting][np.argmin(active.task[waiting])])
+        rows = self._network.rows
+        why = "no path to its destination is left"
+        if rows.is_routed[row]:
+            why = "all its paths lead over dead links" if rows.survival[row] <= 0.0 else "its links carry nothing"
+        raise FlowsStalled(
+            f"{self._tasks.describe(task)} waits since {active.now_ns / 1e3:.1f} us: {why}, and no repair follows;"
+            f" {self._order.num_unfinished} tasks are unfinished"
+        )
+
+    def _result(self, end_ns: float) -> SimResult:
+        active, order, tasks = self._active, self._order, self._tasks
+        active.advance(max(active.now_ns, min(end_ns, active.now_ns) if np.isinf(end_ns) else end_ns))
+        active.count_all()
+        finish = np.where(order.finish_ns <= end_ns, order.finish_ns, np.nan)
+        lost = np.rint(
+            active.lost_bits / (BITS_PER_BYTE * (self._settings.payload_bytes + self._settings.overhead_bytes))
+        ).astype(np.int64)
+        begun = ~np.isnan(order.start_ns) & tasks.is_flow & (order.start_ns <= end_ns)
+        packets = np.where(begun, self._plan.packets, 0)
+        measured = {
+            "start_ns": _whole(np.where(order.start_ns <= end_ns, order.start_ns, np.nan)),
+            "finish_ns": _whole(finish),
+            "packets": packets + lost,
+            "retransmitted": lost,
+            "losses": lost,
+        }
+        links = LinkUse.of(self._topology, {"bytes": self._network.link_bytes()})
+        sent, lost_all = int((packets + lost).sum()), int(lost.sum())
+        meta = {
+            "level": "flow",
+            "seed": self._seed,
+            "fabric": self._topology.name,
+            "wall_s": time.perf_counter() - self._began_s,
+            "end_ns": float(min(end_ns, max(active.now_ns, float(np.nanmax(finish, initial=0.0))))),
+            "payload_share": self._settings.payload_bytes
+            / (self._settings.payload_bytes + self._settings.overhead_bytes),
+            "flow_events": self._num_events,
+            "rate_computations": active.fills,
+        }
+        counters = {"sent": sent, "delivered": sent - lost_all, "dropped": lost_all, "trimmed": 0, "in_flight": 0}
+        return SimResult.of(tasks, measured, links, counters=counters, meta=meta)
+
+
+def _whole(times_ns: FloatArray) -> IntArray:
+    return np.where(np.isnan(times_ns), -1.0, np.rint(np.nan_to_num(times_ns))).astype(np.int64)
