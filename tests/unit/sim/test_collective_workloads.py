@@ -88,7 +88,7 @@ def test_recursive_doubling_sends_what_the_steps_before_brought():
 def test_rings_wait_for_their_members_own_data():
     build = TaskBuilder()
     ready = build.delays([0, 1, 2], [10, 20, 30])
-    last = ring_steps(build, [0, 1, 2], 100, reduces=True, gathers=True, after=ready)
+    received = ring_steps(build, [0, 1, 2], 100, reduces=True, gathers=True, after=ready)
     table = build.table().validate(3)
     flows = np.arange(3, 15).reshape(4, 3)
     assert table.predecessors(flows[0, 1]).tolist() == [1]
@@ -98,7 +98,7 @@ def test_rings_wait_for_their_members_own_data():
         1,
     ]  # the sum it completed is partly its own
     assert table.predecessors(flows[3, 1]).tolist() == [flows[2, 0]]
-    assert last.tolist() == [[flows[3, 2], flows[3, 0], flows[3, 1]]]
+    assert received[0, :, 1].tolist() == [flows[1, 0], flows[2, 0], flows[3, 0]]  # own block, then the others
 
 
 def test_channels_are_connections_of_their_own():

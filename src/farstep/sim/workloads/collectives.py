@@ -127,7 +127,8 @@ def ring_steps(
         phase: of all flows.
 
     Returns:
-        The flows every member receives in the last step, (rings, members), and -1 where nothing is received.
+        The flows that bring every member its result, (rings, flows, members), -1 for a block of 0 bytes: of its
+        own block the last part of the sum, of all others the gathered block.
     """
     ring = np.atleast_2d(np.asarray(members, np.int64))
     own = None
@@ -146,7 +147,8 @@ def ring_steps(
         connection_key=connection_key,
         phase=phase,
     )
-    return np.roll(ids[:, -1, :], 1, axis=1) if ids.size else np.full(ring.shape, -1, np.int64)
+    first = max(0, ring.shape[1] - 2) if reduces else 0
+    return np.roll(ids[:, first:, :], 1, axis=2)
 
 
 def _ring_flows(

@@ -87,7 +87,7 @@ class Placer:
 
 
 def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int = 0) -> TaskTable:
-    """Does the same again and again: step k+1 of a NIC starts when its tasks of step k are done.
+    """Does the same again and again: step k+1 of a NIC starts when it has sent and received all of step k.
 
     Args:
         table: tasks of one step, of one job.
@@ -104,6 +104,7 @@ def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int =
     lasts = np.flatnonzero(~has_follower)
     roots = np.flatnonzero(np.diff(table.dep_offset) == 0)
     nics = np.array([-1]) if barrier else np.unique(table.source[roots])
+    flows = np.flatnonzero(table.is_flow)
     gates: NDArray[np.int64] | None = None
     for step in range(times):
         build.tag = step
@@ -116,7 +117,7 @@ def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int =
         if barrier:
             build.after(gates, ids[lasts])
             continue
-        for ends in (table.source[lasts], table.target[lasts]):
+        for tasks, ends in ((lasts, table.source[lasts]), (flows, table.target[flows])):
             known = np.isin(ends, nics)
-            build.after(gates[np.searchsorted(nics, ends[known])], ids[lasts[known]])
+            build.after(gates[np.searchsorted(nics, ends[known])], ids[tasks[known]])
     return build.table()

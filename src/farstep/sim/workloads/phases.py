@@ -49,7 +49,7 @@ def add_collective(
     if size == 1:
         return own.copy()
     if name in ("all_reduce", "reduce_scatter", "all_gather"):
-        last = ring_steps(
+        received = ring_steps(
             build,
             nics,
             block_sizes(size_bytes, size),
@@ -59,7 +59,7 @@ def add_collective(
             step_delay_ns=step_delay_ns,
             phase=phase,
         )
-        return _done(build, nics, last, own)
+        return _done(build, nics, received, own)
     if name == "all_to_all":
         return add_all_to_all(build, nics, max(1, size_bytes // (size - 1)), after=own, phase=phase)
     return np.stack(
@@ -90,10 +90,10 @@ def add_all_to_all(
     return done
 
 
-def _done(build: TaskBuilder, nics: IntArray, last: IntArray, own: IntArray) -> IntArray:
-    """Joins what a member receives last with its own part, which it may have had to wait for."""
+def _done(build: TaskBuilder, nics: IntArray, received: IntArray, own: IntArray) -> IntArray:
+    """Joins what a member receives, (groups, flows, members), with its own part, which may come last."""
     done = build.delays(nics, 0, phase="join").reshape(nics.shape)
-    build.after(done, last)
+    build.after(np.broadcast_to(done[:, None, :], received.shape), received)
     build.after(done, own)
     return done
 
