@@ -56,6 +56,13 @@ class ActiveFlows:
         self.load = np.zeros(count)
         self.users = np.zeros(count)
         self._is_stale = True
+        # Integrals over time, and what they were when the last flow of a row began.
+        self._work = np.zeros(count)
+        self._crowd = np.zeros(count)
+        entries = len(self._network.matrix.constraint)
+        self._work_then = np.zeros(entries)
+        self._crowd_then = np.zeros(entries)
+        self._then_ns = np.full(self._network.matrix.num_flows, self.now_ns)
 
     def finish_times(self) -> FloatArray:
         """When each part will have brought everything over, if nothing changes; infinity for one that waits."""
@@ -65,14 +72,47 @@ class ActiveFlows:
 
     def advance(self, time_ns: float) -> None:
         """Lets all parts send until a time."""
-        self.left -= self.rate * self._network.goodput[self.row] * (time_ns - self.now_ns)
+        passed = time_ns - self.now_ns
+        self.left -= self.rate * self._network.goodput[self.row] * passed
+        self._work += self.load * passed
+        self._crowd += self.users * passed
         self.now_ns = time_ns
+
+    def usage(self, row: IntArray, position: IntArray, owner: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Mean load and mean number of users of constraints since flows began.
+
+        Args:
+            row: int64 (k,), rows.
+            position: entries of the network's matrix.
+            owner: index into `row` of each entry.
+
+        Returns:
+            Gb/s and number, one of each per entry.
+        """
+        constraint = self._network.matrix.constraint[position]
+        passed = (self.now_ns - self._then_ns[row])[owner]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            load = (self._work[constraint] - self._work_then[position]) / passed
+            users = (self._crowd[constraint] - self._crowd_then[position]) / passed
+        fresh = passed <= 0.0
+        return (
+            np.where(fresh, self.load[constraint], load),
+            np.where(fresh, self.users[constraint], users),
+        )
+
+    def _note_beginning(self, row: IntArray) -> None:
+        matrix = self._network.matrix
+        position, _ = gather_rows(matrix.offset, row)
+        self._work_then[position] = self._work[matrix.constraint[position]]
+        self._crowd_then[position] = self._crowd[matrix.constraint[position]]
+        self._then_ns[row] = self.now_ns
 
     def add(self, task: IntArray, row: IntArray, begin_ns: FloatArray, bits: FloatArray) -> None:
         """Adds parts that began to send at or before now."""
         network = self._network
         fresh = network.alone[row]
         fits = not self._is_stale and self._fits(row, fresh)
+        self._note_beginning(row)
         first = len(self.task)
         self.task = np.concatenate((self.task, task))
         self.row = np.concatenate((self.row, row))

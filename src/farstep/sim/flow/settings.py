@@ -120,11 +120,11 @@ _LOWEST: dict[str, float] = {
 }
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(collisions=0.65),
-    "uet-oblivious": FlowSettings(failover="none", collisions=1.0),
-    "uet-reps": FlowSettings(detection_ns=100_000.0, collisions=0.85),
-    "uet-bitmap": FlowSettings(collisions=0.65),
-    "ndp": FlowSettings(failover="none", collisions=0.5),
+    "mrc": FlowSettings(collisions=0.7),
+    "uet-oblivious": FlowSettings(failover="none", collisions=1.1),
+    "uet-reps": FlowSettings(detection_ns=100_000.0, collisions=0.92),
+    "uet-bitmap": FlowSettings(collisions=0.7),
+    "ndp": FlowSettings(failover="none", collisions=0.55),
     "adaptive-routing": FlowSettings(
         failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
     ),

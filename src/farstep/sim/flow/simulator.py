@@ -237,11 +237,12 @@ class _Run:
         constraint = matrix.constraint[position]
         spread = network.width[constraint] > 1
         owner, constraint, position = owner[spread], constraint[spread], position[spread]
+        load, users = active.usage(row, position, owner)
         hops = Hops(
             owner,
             matrix.share[position],
-            active.load[constraint] / np.maximum(network.capacity[constraint], 1e-12),
-            active.users[constraint],
+            load / np.maximum(network.capacity[constraint], 1e-12),
+            users,
             network.width[constraint],
             network.packet_ns[constraint],
             network.place[constraint],
