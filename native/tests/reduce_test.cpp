@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <vector>
 
 using namespace farstep;
@@ -84,6 +85,36 @@ void check_half_rounding() {
     }
 }
 
+/// Every half as one operand, special ones and random ones as the other: the processor's own conversion and the portable
+/// arithmetic give the same bits, for counts that are no multiple of its width too.
+void check_half_kernels() {
+    using reduction::Float16;
+    constexpr std::size_t kAll = 0x10000;
+    const std::uint16_t others[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff,
+                                    0x7c00, 0xfc00, 0x7c01, 0xfe00, 0xffff, 0x5555, 0x1234};
+    const reduction::Combine portable[] = {reduction::float16_sum, reduction::float16_product,
+                                           reduction::float16_minimum, reduction::float16_maximum};
+    std::vector<Float16> left(kAll), right(kAll), fast(kAll), slow(kAll);
+    for (std::size_t i = 0; i < kAll; ++i) left[i].bits = static_cast<std::uint16_t>(i);
+    for (std::size_t round = 0; round < 2 * std::size(others); ++round) {
+        for (Float16& x : right)
+            x.bits = round < std::size(others) ? others[round] : static_cast<std::uint16_t>(next_random());
+        for (int op = 0; op < 4; ++op)
+            for (bool swapped : {false, true}) {
+                const Float16 *a = swapped ? right.data() : left.data(), *b = swapped ? left.data() : right.data();
+                combine_kernel(ElementType::float16, static_cast<Reduction>(op))(fast.data(), a, b, kAll - round % 8);
+                portable[op](slow.data(), a, b, kAll - round % 8);
+                for (std::size_t i = 0; i < kAll - round % 8; ++i)
+                    require(fast[i].bits == slow[i].bits, "half kernels agree", i << 8 | static_cast<unsigned>(op));
+            }
+        fast = slow = left;
+        require(divide_in_place(ElementType::float16, fast.data(), kAll - round % 8, 3), "divides halves", round);
+        reduction::float16_divide(slow.data(), kAll - round % 8, 3);
+        require(std::memcmp(fast.data(), slow.data(), 2 * kAll) == 0, "half division agrees", round);
+    }
+    require(combine_kernel(ElementType::float16, Reduction::bit_or) == nullptr, "no bitwise halves", 0);
+}
+
 template <class T>
 T scalar(Reduction op, T a, T b) {
     switch (op) {
@@ -146,6 +177,7 @@ int main(int argc, char** argv) {
     std::printf("seed %llu\n", static_cast<unsigned long long>(state));
     check_half_round_trip();
     check_half_rounding();
+    check_half_kernels();
     check_integers<std::int8_t>(ElementType::int8);
     check_integers<std::int16_t>(ElementType::int16);
     check_integers<std::int32_t>(ElementType::int32);

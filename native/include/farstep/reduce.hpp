@@ -25,6 +25,11 @@
 #endif
 #define FARSTEP_INLINE inline __attribute__((always_inline))
 
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define FARSTEP_HALF_X86 1
+#include <immintrin.h>
+#endif
+
 namespace farstep {
 
 /// Element types, numbered as in farstep.collectives.reduction.ElementType.
@@ -113,10 +118,10 @@ struct Float16 {
         const std::uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
         const std::uint32_t odd = (magnitude >> 13) & 1u;
         const std::uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfffu + odd) >> 13;
-        const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
         const std::uint32_t chosen =
-            pick(magnitude >= 0x47800000u, special, pick(magnitude < 0x38800000u, subnormal, normal));
-        return {static_cast<std::uint16_t>(sign | chosen)};
+            sign | pick(magnitude >= 0x47800000u, 0x7c00u, pick(magnitude < 0x38800000u, subnormal, normal));
+        // One NaN for all: which operand's sign and payload an addition keeps is up to the compiler.
+        return {static_cast<std::uint16_t>(pick(magnitude > 0x7f800000u, 0x7e00u, chosen))};
     }
 };
 
@@ -241,6 +246,74 @@ FARSTEP_DIVIDE(bfloat16, BFloat16)
 
 using Combine = void (*)(void*, const void*, const void*, std::size_t);
 
+#ifdef FARSTEP_HALF_X86
+// Where the processor converts halves itself: the same bits as the integer arithmetic above, in a fifth of the time.
+
+inline bool has_half_conversion() noexcept { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+
+#define FARSTEP_TARGET_HALF __attribute__((target("avx2,f16c")))
+
+template <Reduction Op>
+FARSTEP_TARGET_HALF inline __m256 apply_eight(__m256 a, __m256 b) {
+    if constexpr (Op == Reduction::sum) return _mm256_add_ps(a, b);
+    else if constexpr (Op == Reduction::product) return _mm256_mul_ps(a, b);
+    const __m256 first = Op == Reduction::minimum ? _mm256_cmp_ps(a, b, _CMP_LT_OQ) : _mm256_cmp_ps(a, b, _CMP_GT_OQ);
+    return _mm256_blendv_ps(b, a, _mm256_or_ps(first, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
+}
+
+FARSTEP_TARGET_HALF inline __m128i narrow_eight(__m256 value) {
+    const __m128i half = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m128i magnitude = _mm_and_si128(half, _mm_set1_epi16(0x7fff));
+    const __m128i is_nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7c00));
+    return _mm_blendv_epi8(half, _mm_set1_epi16(0x7e00), is_nan);
+}
+
+template <Reduction Op>
+FARSTEP_TARGET_HALF inline void float16_combine_f16c(void* out, const void* left, const void* right, std::size_t n) {
+    auto* o = static_cast<Float16*>(out);
+    const auto *a = static_cast<const Float16*>(left), *b = static_cast<const Float16*>(right);
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i)));
+        const __m256 y = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(o + i), narrow_eight(apply_eight<Op>(x, y)));
+    }
+    for (; i < n; ++i) o[i] = Float16::narrow(apply<Op>(Float16::widen(a[i]), Float16::widen(b[i])));
+}
+
+FARSTEP_TARGET_HALF inline void float16_divide_f16c(void* values, std::size_t n, std::uint32_t divisor) {
+    auto* v = static_cast<Float16*>(values);
+    const __m256 by = _mm256_set1_ps(static_cast<float>(divisor));
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        auto* at = reinterpret_cast<__m128i*>(v + i);
+        _mm_storeu_si128(at, narrow_eight(_mm256_div_ps(_mm256_cvtph_ps(_mm_loadu_si128(at)), by)));
+    }
+    divide_loop(v + i, n - i, divisor);
+}
+#undef FARSTEP_TARGET_HALF
+#endif
+
+/// The kernel of a reduction over halves; null if there is none.
+inline Combine float16_kernel(Reduction op) {
+    static const Combine portable[] = {float16_sum, float16_product, float16_minimum, float16_maximum};
+    if (op > Reduction::maximum) return nullptr;
+#ifdef FARSTEP_HALF_X86
+    static const Combine native[] = {float16_combine_f16c<Reduction::sum>, float16_combine_f16c<Reduction::product>,
+                                     float16_combine_f16c<Reduction::minimum>,
+                                     float16_combine_f16c<Reduction::maximum>};
+    if (has_half_conversion()) return native[static_cast<int>(op)];
+#endif
+    return portable[static_cast<int>(op)];
+}
+
+inline void float16_divide_best(void* values, std::size_t n, std::uint32_t divisor) {
+#ifdef FARSTEP_HALF_X86
+    if (has_half_conversion()) return float16_divide_f16c(values, n, divisor);
+#endif
+    float16_divide(values, n, divisor);
+}
+
 }  // namespace reduction
 
 /// Bytes per element.
@@ -276,6 +349,7 @@ inline reduction::Combine combine_kernel(ElementType type, Reduction op) {
     };
 #undef FARSTEP_FLOAT_ROW
 #undef FARSTEP_INT_ROW
+    if (type == ElementType::float16) return float16_kernel(op);
     return table[static_cast<int>(type)][static_cast<int>(op)];
 }
 
@@ -289,7 +363,7 @@ inline bool divide_in_place(ElementType type, void* values, std::size_t count, s
             reduction::float64_divide(values, count, divisor);
             return true;
         case ElementType::float16:
-            reduction::float16_divide(values, count, divisor);
+            reduction::float16_divide_best(values, count, divisor);
             return true;
         case ElementType::bfloat16:
             reduction::bfloat16_divide(values, count, divisor);
