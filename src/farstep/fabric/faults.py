@@ -1,4 +1,4 @@
-"""The fault script: at a time or a training step, do something to a path, a plane or a site.
+"""The fault script: at a time or a training step, do something to a path, a plane, a site or a part of a topology.
 
 One format for the path emulator, the namespace lab and the simulator. A script names things of the network
 description; units are in the names of the keys. `farstep.fabric.script` reads whole scripts,
@@ -7,139 +7,27 @@ description; units are in the names of the keys. `farstep.fabric.script` reads w
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from farstep.fabric.channels import ChannelState, bytes_in_ms
 from farstep.fabric.errors import register_union_tags
-from farstep.fabric.sites import DelayMs, KiloBytes, Percent, RateMbps, check_name
-from farstep.fabric.tables import Table
-from farstep.fabric.targets import TARGET_KEYS, Target
+from farstep.fabric.fault_base import (
+    FLAP_PERIOD_S_MIN,
+    STEP_MAX,
+    TIME_S_MAX,
+    FaultBase,
+    Outage,
+    Override,
+    PositiveSeconds,
+    PositiveSteps,
+    ScriptEntry,
+)
+from farstep.fabric.sites import DelayMs, KiloBytes, Percent, RateMbps
 
 FAULTS_MAX = 10_000
 """Faults of one script; a month of flaps at one an hour is 720."""
-
-TIME_S_MAX = 31_536_000.0
-"""A year: longer is a slip of the unit."""
-
-STEP_MAX = 10**9
-"""Training steps; the longest published runs have some 10^6."""
-
-FLAP_PERIOD_S_MIN = 0.001
-"""Faster flapping than this is loss, and would flood the event log."""
-
-Seconds = Annotated[float, Field(ge=0.0, le=TIME_S_MAX)]
-PositiveSeconds = Annotated[float, Field(gt=0.0, le=TIME_S_MAX)]
-Step = Annotated[int, Field(ge=0, le=STEP_MAX)]
-PositiveSteps = Annotated[int, Field(gt=0, le=STEP_MAX)]
-
-Override = tuple[str, Any]
-"""An attribute of a channel and the value a fault gives it; composed by `farstep.fabric.timeline.compose`."""
-
-
-class _ScriptEntry(Table):
-    """What every entry of a script has: when it happens and to what."""
-
-    required_targets: ClassVar[tuple[str, ...]] = ()
-    """Target keys of which all must be given; empty: any target will do."""
-    allowed_targets: ClassVar[tuple[str, ...]] = TARGET_KEYS
-
-    name: str | None = None
-    """Name by which events mention the fault and `restore` ends it; left out: made from kind and target."""
-    at_s: Seconds | None = None
-    """Starts this many seconds after the script was started."""
-    at_step: Step | None = None
-    """Starts when this training step begins."""
-    path: str | None = None
-    """Name of a path, or a pattern with `*` and `?`."""
-    plane: int | None = Field(default=None, ge=0, le=255)
-    """Number of a plane."""
-    site: str | None = None
-    """A site: everything in and out of it."""
-    sites: tuple[str, str] | None = None
-    """Two sites: everything between them."""
-    direction: str | None = None
-    """`"a->b"` restricts the fault to packets from site a to site b; `*` stands for any site."""
-
-    @property
-    def target(self) -> Target:
-        """What the entry acts on."""
-        return Target(
-            path=self.path, plane=self.plane, site=self.site, sites=self.sites, direction=self.direction
-        )
-
-    @model_validator(mode="after")
-    def _entry_is_consistent(self) -> Self:
-        if self.name is not None:
-            check_name(self.name)
-        if self.at_s is not None and self.at_step is not None:
-            raise ValueError("give at_s or at_step, not both")
-        self._check_target()
-        return self
-
-    def _check_target(self) -> None:
-        given = self.target.keys
-        kind = getattr(self, "kind", "?")
-        for key in given:
-            if key not in self.allowed_targets:
-                raise ValueError(f"{kind} takes no {key}; its target: {' and '.join(self.required_targets)}")
-        missing = [key for key in self.required_targets if key not in given]
-        if missing:
-            raise ValueError(f"{kind} needs {' and '.join(missing)}")
-        if not given:
-            raise ValueError(f"{kind} needs a target: {', '.join(TARGET_KEYS)}")
-        self.target.check()
-
-
-class FaultBase(_ScriptEntry):
-    """A fault: it starts, lasts, and is taken back."""
-
-    duration_s: PositiveSeconds | None = None
-    """Ends this many seconds after its start."""
-    duration_steps: PositiveSteps | None = None
-    """Ends this many training steps after its start. Without a duration the fault lasts until a `restore`."""
-
-    value_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys that hold the size of the fault, of which one is given."""
-
-    @property
-    def value(self) -> float | None:
-        """Size of the fault in the unit of its key; None for an outage."""
-        for key in self.value_keys:
-            value: float | None = getattr(self, key)
-            if value is not None:
-                return value
-        return None
-
-    @model_validator(mode="after")
-    def _lasts_one_way(self) -> Self:
-        if self.duration_s is not None and self.duration_steps is not None:
-            raise ValueError("give duration_s or duration_steps, not both")
-        return self
-
-    def override(self, base: ChannelState) -> Override:
-        """Returns which attribute of a channel the fault sets, and to what.
-
-        Args:
-            base: fault-free state of the channel, for values relative to it.
-
-        Raises:
-            ValueError: the value has no meaning on this channel.
-        """
-        raise NotImplementedError
-
-
-class Outage(FaultBase):
-    """A fault that lets nothing pass."""
-
-    silent: bool = True
-    """True: a black hole nobody reports. False: link-down is signalled, so that routers of the same plane
-    turn to their other paths and endpoints may be told."""
-
-    def override(self, base: ChannelState) -> Override:
-        """Takes the channel down."""
-        return "outage", not self.silent
 
 
 class PathDown(Outage):
@@ -172,6 +60,46 @@ class Partition(Outage):
     kind: Literal["partition"]
     required_targets: ClassVar[tuple[str, ...]] = ("sites",)
     allowed_targets: ClassVar[tuple[str, ...]] = ("sites",)
+
+
+class LinkDown(Outage):
+    """Cables of a topology carry nothing."""
+
+    kind: Literal["link_down"]
+    required_targets: ClassVar[tuple[str, ...]] = ("link",)
+    allowed_targets: ClassVar[tuple[str, ...]] = ("link", "plane")
+
+
+class SwitchDown(Outage):
+    """A switch of a topology forwards nothing; with a duration, it reboots."""
+
+    kind: Literal["switch_down"]
+    required_targets: ClassVar[tuple[str, ...]] = ("switch",)
+    allowed_targets: ClassVar[tuple[str, ...]] = ("switch", "plane")
+
+
+class NicDown(Outage):
+    """A NIC of a topology sends and receives nothing."""
+
+    kind: Literal["nic_down"]
+    required_targets: ClassVar[tuple[str, ...]] = ("nic",)
+    allowed_targets: ClassVar[tuple[str, ...]] = ("nic", "plane")
+
+
+class PortDown(Outage):
+    """A port of a NIC carries nothing."""
+
+    kind: Literal["port_down"]
+    required_targets: ClassVar[tuple[str, ...]] = ("port",)
+    allowed_targets: ClassVar[tuple[str, ...]] = ("port", "plane")
+
+
+class TransceiverDown(Outage):
+    """A transceiver carries nothing: every cable of its cage is dead."""
+
+    kind: Literal["transceiver_down"]
+    required_targets: ClassVar[tuple[str, ...]] = ("transceiver",)
+    allowed_targets: ClassVar[tuple[str, ...]] = ("transceiver", "plane")
 
 
 class Flap(Outage):
@@ -379,7 +307,7 @@ class QueueLimit(_QueueFault):
         return "queue", self._bytes(base)
 
 
-class Restore(_ScriptEntry):
+class Restore(ScriptEntry):
     """Ends a fault by its name, or every fault on a target."""
 
     kind: Literal["restore"]
@@ -398,6 +326,11 @@ Fault = Annotated[
     | PlaneDown
     | SiteDown
     | Partition
+    | LinkDown
+    | SwitchDown
+    | NicDown
+    | PortDown
+    | TransceiverDown
     | Flap
     | Loss
     | BurstLoss
@@ -419,6 +352,11 @@ FAULT_KINDS = (
     "plane_down",
     "site_down",
     "partition",
+    "link_down",
+    "switch_down",
+    "nic_down",
+    "port_down",
+    "transceiver_down",
     "flap",
     "loss",
     "burst_loss",

@@ -10,25 +10,42 @@ from farstep.fabric.channels import Channel
 from farstep.fabric.errors import ConfigError, names
 
 TARGET_KEYS = ("path", "plane", "site", "sites")
-"""Keys that name a target, in the order messages list them."""
+"""Keys that name a target of an emulated network, in the order messages list them."""
+
+ELEMENT_KEYS = ("link", "switch", "nic", "port", "transceiver")
+"""Keys that name an element of a topology; only a simulated network has such."""
 
 ANY_SITE = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A set of channels, by name. What is given must all hold."""
+    """A set of channels, or of links of a topology, by name. What is given must all hold."""
 
     path: str | None = None
     plane: int | None = None
     site: str | None = None
     sites: tuple[str, str] | None = None
     direction: str | None = None
+    link: str | None = None
+    switch: str | None = None
+    nic: str | None = None
+    port: str | None = None
+    transceiver: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Target keys that are given; `direction` only narrows and is none of them."""
-        return tuple(key for key in TARGET_KEYS if getattr(self, key) is not None)
+        return tuple(key for key in (*TARGET_KEYS, *ELEMENT_KEYS) if getattr(self, key) is not None)
+
+    @property
+    def element(self) -> tuple[str, str] | None:
+        """Key and name of the element meant, if it is one."""
+        for key in ELEMENT_KEYS:
+            value = getattr(self, key)
+            if value is not None:
+                return key, value
+        return None
 
     def check(self) -> None:
         """Checks the target without knowing a network.
@@ -38,6 +55,8 @@ class Target:
         """
         if self.path is not None and len(self.keys) > 1:
             raise ValueError(f"path already says where: give path or {' and '.join(self.keys[1:])}")
+        if self.element is not None:
+            self._check_element(self.element[0])
         if self.site is not None and self.sites is not None:
             raise ValueError("give site or sites, not both")
         if self.sites is not None and self.sites[0] == self.sites[1]:
@@ -45,12 +64,25 @@ class Target:
         if self.direction is not None:
             self._ends()
 
+    def _check_element(self, key: str) -> None:
+        others = [other for other in (*self.keys, "direction") if other not in (key, "plane")]
+        given = [other for other in others if getattr(self, other) is not None]
+        if given:
+            raise ValueError(f"{key} already says where: give {key} or {' and '.join(given)}")
+
     def resolve(self, channels: Iterable[Channel]) -> tuple[Channel, ...]:
         """Returns the channels meant, sorted.
 
         Raises:
-            ConfigError: a name is unknown (the message lists the known ones), or nothing matches.
+            ConfigError: a name is unknown (the message lists the known ones), nothing matches, or the target is
+                an element of a topology.
         """
+        if self.element is not None:
+            key, value = self.element
+            raise ConfigError(
+                f'{key} = "{value}": an emulated network has no such elements; valid here:'
+                f" {', '.join(TARGET_KEYS)} (a simulated network has {names(ELEMENT_KEYS)})"
+            )
         listed = tuple(channels)
         self._check_names(listed)
         matched = tuple(sorted(channel for channel in listed if self._matches(channel)))

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 from farstep.fabric.channels import Channel, ChannelState
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.faults import Fault, FaultBase, Flap, Override, Restore
+from farstep.fabric.fault_base import FaultBase, Override
+from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript, check_script
 from farstep.fabric.sites import EmulatedNetwork
+from farstep.fabric.targets import Target
 
 NS_PER_S = 1_000_000_000
 
@@ -65,6 +67,7 @@ class FaultTimeline:
         script: the script, or its entries.
         network: the network, or the fault-free state of each of its channels.
         source: name of the script in error messages.
+        resolve: turns a target into channels; None: by the names of the channels.
 
     Raises:
         ConfigError: a target is unknown, a value has no meaning on its target, or the script is inconsistent.
@@ -86,6 +89,7 @@ class FaultTimeline:
         network: EmulatedNetwork | Mapping[Channel, ChannelState],
         *,
         source: str = "fault script",
+        resolve: Callable[[Target], tuple[Channel, ...]] | None = None,
     ) -> None:
         faults = script.faults if isinstance(script, FaultScript) else tuple(script)
         self._base: dict[Channel, ChannelState] = dict(
@@ -105,7 +109,9 @@ class FaultTimeline:
             check_script(faults)
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from error
-        FaultScript.model_construct(faults=faults).check_targets(self._base, source=source)
+        self._resolve = resolve if resolve is not None else lambda target: target.resolve(self._base)
+        if resolve is None:
+            FaultScript.model_construct(faults=faults).check_targets(self._base, source=source)
         for index, fault in sorted(enumerate(faults), key=lambda item: _content(item[1])):
             self._schedule(fault, index, source=f"{source}: faults[{index}]")
 
@@ -183,7 +189,7 @@ class FaultTimeline:
             raise ConfigError(f"{source}: name = {fault.name!r} is used by an earlier fault; choose another")
         if fault.target.keys:
             try:
-                fault.target.resolve(self._base)
+                self._resolve(fault.target)
             except ConfigError as error:
                 raise ConfigError(f"{source}: {error}") from error
         self._schedule(fault, self._next_fault_id, source=source)
@@ -210,7 +216,7 @@ class FaultTimeline:
 
     def _schedule(self, fault: Fault, fault_id: int, *, source: str) -> None:
         content = _content(fault)
-        channels = fault.target.resolve(self._base) if fault.target.keys else ()
+        channels = self._resolve(fault.target) if fault.target.keys else ()
         if isinstance(fault, Restore):
             restore = fault
 

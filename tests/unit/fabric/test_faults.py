@@ -9,6 +9,11 @@ ONE_OF_EACH = {
     "plane_down": {"plane": 1, "site": "a"},
     "site_down": {"site": "b"},
     "partition": {"sites": ["a", "b"]},
+    "link_down": {"link": "t0/p0/0-t1/p0/*"},
+    "switch_down": {"switch": "t1/p0/0", "silent": False},
+    "nic_down": {"nic": 3},
+    "port_down": {"port": "3/0"},
+    "transceiver_down": {"transceiver": "t0/p0/0/0", "plane": 0},
     "flap": {"plane": 0, "period_s": 2.0},
     "loss": {"path": "a-b:*", "loss_percent": 1},
     "burst_loss": {"path": "a-b:0", "loss_percent": 1, "burst_packets": 20},
@@ -32,7 +37,8 @@ def script(*entries, source="faults.toml"):
 def test_every_kind_can_be_written_checked_and_written_again(kind):
     entry = {"kind": kind, "at_step": 4, **ONE_OF_EACH[kind]}
     parsed = script(entry)
-    parsed.check_targets(full_mesh(("a", "b"), planes=2, rate_mbps=100.0).channels)
+    if parsed.faults[0].target.element is None:
+        parsed.check_targets(full_mesh(("a", "b"), planes=2, rate_mbps=100.0).channels)
     again = FaultScript.model_validate_json(parsed.model_dump_json(exclude_none=True))
     assert again == parsed
 
@@ -74,6 +80,11 @@ def test_every_kind_can_be_written_checked_and_written_again(kind):
         ({"kind": "restore", "fault": "cut", "at_s": 1}, "no such fault; named faults: none"),
         ({"kind": "restore", "at_s": 1}, "restore needs a target"),
         ({"kind": "loss", "path": "p", "plane": 1, "loss_percent": 1, "at_s": 1}, "give path or plane"),
+        ({"kind": "link_down", "switch": "t0/p0/0", "at_s": 1}, "link_down takes no switch; its target: link"),
+        ({"kind": "nic_down", "at_s": 1}, "nic_down needs nic"),
+        ({"kind": "flap", "nic": 1, "site": "a", "period_s": 1, "at_s": 1}, "nic already says where: give nic"),
+        ({"kind": "flap", "nic": 1, "port": "1/0", "period_s": 1, "at_s": 1}, "give nic or port"),
+        ({"kind": "nic_down", "nic": [1], "at_s": 1}, "faults[0].nic = [1]: input should be a valid string"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_with_what_is_valid(entry, told):
@@ -139,3 +150,15 @@ def test_a_script_is_read_from_a_file(tmp_path):
 def test_the_value_of_a_fault_is_its_size_in_the_unit_of_its_key():
     assert parse_fault({"kind": "delay", "path": "p", "extra_delay_ms": 7}).value == 7.0
     assert parse_fault({"kind": "path_down", "path": "p"}).value is None
+
+
+def test_an_emulated_network_refuses_elements_it_does_not_have_and_says_what_it_has():
+    listed = script({"kind": "switch_down", "switch": "t1/p0/5", "at_s": 1}, {"kind": "nic_down", "nic": 3, "at_s": 1})
+    with pytest.raises(ConfigError) as caught:
+        listed.check_targets(full_mesh(("a", "b")).channels, source="faults.toml")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        'faults.toml: faults[0].switch = "t1/p0/5": an emulated network has no such elements; valid here: path, plane,'
+        " site, sites (a simulated network has link, switch, nic, port, transceiver)"
+    )
+    assert lines[1].startswith('faults.toml: faults[1].nic = "3": an emulated network has no such elements')

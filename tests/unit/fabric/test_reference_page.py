@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from farstep.fabric import FAULT_KINDS, EmulatedNetwork, EmulatedPath, Fault
-from farstep.fabric.faults import Outage
+from farstep.fabric.fault_base import Outage
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "fault-script.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`\"?([a-z_]+)\"?`", PAGE))

@@ -14,10 +14,12 @@ from farstep.fabric.topology.graphs import (
     parse_graph,
     to_networkx,
 )
+from farstep.fabric.topology.link_faults import SIMULATED_KINDS, LinkChange, LinkTimeline, target_links
 from farstep.fabric.topology.model import NodeKind, PortTable, Topology
 from farstep.fabric.topology.multi_site import FIBRE_NS_PER_KM, WanLink, multi_site
 from farstep.fabric.topology.rail import dual_tor, rail_optimised
 from farstep.fabric.topology.routes import HERE, UNREACHABLE, LinkShares, RouteBlock, RouteTable
+from farstep.fabric.topology.summary import BlastRadius, LinkCount, PathClass, TopologySummary
 from farstep.fabric.topology.torus import OcsConnection, cube_torus, torus, torus_connections
 
 __all__ = [
@@ -25,17 +27,24 @@ __all__ = [
     "FIBRE_NS_PER_KM",
     "HERE",
     "PRESETS",
+    "SIMULATED_KINDS",
     "TOPOLOGY_KINDS",
     "UNREACHABLE",
+    "BlastRadius",
     "GraphDescription",
+    "LinkChange",
+    "LinkCount",
     "LinkShares",
+    "LinkTimeline",
     "NodeKind",
     "OcsConnection",
+    "PathClass",
     "PortTable",
     "RouteBlock",
     "RouteTable",
     "Topology",
     "TopologyDraft",
+    "TopologySummary",
     "WanLink",
     "build_graph",
     "build_topology",
@@ -56,6 +65,7 @@ __all__ = [
     "rail_optimised",
     "resolve_links",
     "resolve_nodes",
+    "target_links",
     "to_networkx",
     "torus",
     "torus_connections",

@@ -20,8 +20,8 @@ def engine_columns(topology: Topology) -> Columns:
     `[links]`: the links out of a node in order of its ports.
 
     Per directed link (the way back of `l` is `l ^ 1`): `link_source` int32, `link_target` int32, `link_rate_gbps`
-    float64, `link_latency_ns` float64, `link_plane` int16, `link_port` int32: number of the link among those out
-    of its source, so that `out_links[out_offset[source] + port]` is the link.
+    float64, `link_latency_ns` float64, `link_plane` int16 (-1 between switches that join planes), `link_port` int32:
+    number of the link among those out of its source, so that `out_links[out_offset[source] + port]` is the link.
 
     Per NIC port, ordered by NIC and plane: `port_offset` int64 `[num_nics + 1]`, `port_link` int32 (out of the
     NIC), `port_plane` int16, `port_switch` int32.

@@ -7,6 +7,7 @@ a group, `p` NICs and `h` global cables a router, up to `a * h + 1` groups, bala
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError
 from farstep.fabric.topology.checks import latency, rate, whole
@@ -107,7 +108,7 @@ def dragonfly(
     )
 
 
-def _global_cables(a: int, h: int, groups: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _global_cables(a: int, h: int, groups: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns the routers at both ends of each global cable.
 
     Global port `j` of a group (port `j % h` of router `j // h`) leads to the group `j % (groups - 1) + 1` further

@@ -71,7 +71,7 @@ def _of_switch(topology: Topology, text: str) -> npt.NDArray[Any]:
 def _of_port(topology: Topology, text: str) -> npt.NDArray[Any]:
     nic, slash, port = text.partition("/")
     if not slash:
-        raise ConfigError("write nic-port:NIC/PORT")
+        raise ConfigError("write it as NIC/PORT, such as 12/3")
     is_meant = _nodes(topology, f"nic/{nic}")
     ports = topology.ports
     numbers = np.arange(len(ports.nic)) - ports.offset[ports.nic]
@@ -90,7 +90,7 @@ def _of_link(topology: Topology, text: str) -> npt.NDArray[Any]:
     separator = "->" if "->" in cables else "-"
     one, found, other = cables.partition(separator)
     if not found or not one or not other:
-        raise ConfigError("write link:NODE-NODE, such as link:t0/p0/3-t1/p0/7 or link:nic/12-t0/p0/0")
+        raise ConfigError("write it as NODE-NODE, such as t0/p0/3-t1/p0/7 or nic/12-t0/p0/0")
     sources, targets = _nodes(topology, one.strip()), _nodes(topology, other.strip())
     links = np.flatnonzero(sources[topology.link_source] & targets[topology.link_target])
     if not len(links):
@@ -113,9 +113,7 @@ def _of_link(topology: Topology, text: str) -> npt.NDArray[Any]:
 def _of_transceiver(topology: Topology, text: str) -> npt.NDArray[Any]:
     name, slash, cage = text.rpartition("/")
     if not slash:
-        raise ConfigError(
-            "write transceiver:NODE/CAGE, such as transceiver:t0/p0/3/1 or transceiver:nic/12/0"
-        )
+        raise ConfigError("write it as NODE/CAGE, such as t0/p0/3/1 or nic/12/0")
     is_meant = _nodes(topology, name)
     links = topology.out_order[is_meant[topology.link_source[topology.out_order]]]
     source = topology.link_source[links]
@@ -133,7 +131,7 @@ def _of_transceiver(topology: Topology, text: str) -> npt.NDArray[Any]:
 def _of_plane(topology: Topology, text: str) -> npt.NDArray[Any]:
     chosen = _matching(topology.link_plane, text)
     if not chosen.any():
-        raise ConfigError(f"no such plane; known planes: {names(np.unique(topology.link_plane))}")
+        raise ConfigError(f"no such plane; known planes: {names(range(topology.num_planes))}")
     return np.flatnonzero(chosen)
 
 

@@ -25,7 +25,7 @@ SITE_DEFAULT = "local"
 
 Rate = Annotated[float, Field(gt=0.0, le=RATE_GBPS_MAX)]
 Latency = Annotated[float, Field(ge=0.0, le=LATENCY_NS_MAX)]
-Plane = Annotated[int, Field(ge=0, lt=PLANES_MAX)]
+Plane = Annotated[int, Field(ge=-1, lt=PLANES_MAX)]
 
 
 class GraphSwitch(Table):
@@ -281,7 +281,7 @@ def _plane(link: GraphLink, planes: tuple[int, int], key: str) -> int:
         return link.plane
     if len(own) > 1:
         raise ConfigError(f"{key}: joins planes {planes[0]} and {planes[1]}; valid: give its plane")
-    return own.pop() if own else 0
+    return own.pop() if own else -1
 
 
 def _tiers(

@@ -86,6 +86,7 @@ class Topology:
     link_latency_ns: FloatArray
     """Propagation, one way."""
     link_plane: Int16Array
+    """Plane; -1 for a link between switches that join planes."""
     link_cost: npt.NDArray[np.uint8]
     """What routing counts for a link, 1 or more; a shortest route is one that costs least."""
     link_is_optical: BoolArray
@@ -140,10 +141,10 @@ class Topology:
     @cached_property
     def ports(self) -> PortTable:
         """Ports of all NICs."""
-        links = np.flatnonzero(self.link_source < self.num_nics)
-        nic, plane = self.link_source[links], self.link_plane[links]
-        links = links[np.lexsort((links, plane, nic))].astype(np.int32)
-        nic = self.link_source[links]
+        found = np.flatnonzero(self.link_source < self.num_nics)
+        order = np.lexsort((found, self.link_plane[found], self.link_source[found]))
+        links = np.asarray(found[order], np.int32)
+        nic = np.asarray(self.link_source[links], np.int32)
         offset = np.zeros(self.num_nics + 1, np.int64)
         np.cumsum(np.bincount(nic, minlength=self.num_nics), out=offset[1:])
         return PortTable(offset, nic, links, self.link_plane[links], self.link_target[links])

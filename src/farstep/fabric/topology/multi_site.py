@@ -234,5 +234,5 @@ def _add_wan_link(
             routers[far, plane][place % len(routers[far, plane])],
             rate_gbps=link.rate_gbps,
             latency_ns=link.latency_ns,
-            plane=max(plane, 0),
+            plane=plane,
         )

@@ -127,11 +127,10 @@ class RouteTable:
         """Returns the links that begin a shortest path from a switch to a switch with NICs; none if none does."""
         block = self.blocks[self.node_block[switch]]
         if self.node_block[attachment] != self.node_block[switch] or self.node_column[attachment] < 0:
-            return block.set_links[:0]
+            return np.zeros(0, np.int32)
         number = block.next_set[self.node_row[switch], self.node_column[attachment]]
-        if number < 0:
-            return block.set_links[:0]
-        return block.set_links[block.set_offset[number] : block.set_offset[number + 1]]
+        first, last = (block.set_offset[number], block.set_offset[number + 1]) if number >= 0 else (0, 0)
+        return np.asarray(block.set_links[first:last], np.int32)
 
     def _port_pairs(self, source: int, destination: int, plane: int) -> list[tuple[int, int]]:
         """Returns (uplink, downlink) of every pair of ports a path may use."""

@@ -198,8 +198,8 @@ def _chips(
     return draft, routers
 
 
-def _shape(key: str, shape: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(shape, str) or not isinstance(shape, Sequence) or not 1 <= len(shape) <= 3:
+def _shape(key: str, shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, (list, tuple)) or not 1 <= len(shape) <= 3:
         raise ConfigError(f"{key} = {shape!r}: valid: one to three numbers, such as [4, 4, 4]")
     return tuple(whole(f"{key}[{axis}]", size, low=1, high=65_536) for axis, size in enumerate(shape))
 
@@ -242,10 +242,10 @@ def _connections(connections: Sequence[OcsConnection | Sequence[Any]], cubes: in
                 f'{key} = {item!r}: valid: [axis, cube, cube], such as ["x", 0, 1]; axes: x, y, z'
             )
         for place, side in ((1, "plus"), (2, "minus")):
-            whole(f"{key}.{side}", item[place], low=0, high=cubes - 1)
-            face = (item[0], side, item[place])
+            cube = whole(f"{key}.{side}", item[place], low=0, high=cubes - 1)
+            face = (str(item[0]), side, cube)
             if face in used:
-                raise ConfigError(f"{key}: the {side} {item[0]} face of cube {item[place]} is joined twice")
+                raise ConfigError(f"{key}: the {side} {item[0]} face of cube {cube} is joined twice")
             used.add(face)
         joined.append(OcsConnection(*item))
     return joined

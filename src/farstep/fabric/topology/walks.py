@@ -94,7 +94,8 @@ def spread_flows(
     flow, link, share = (np.concatenate(column) for column in zip(*loads, strict=True))
     key, inverse = np.unique(flow * topology.num_links + link, return_inverse=True)
     total = np.bincount(inverse, weights=share, minlength=len(key))
-    return LinkShares(key // topology.num_links, (key % topology.num_links).astype(np.int32), total)
+    links = (key % topology.num_links).astype(np.int32)
+    return LinkShares(key // topology.num_links, links, np.asarray(total, np.float64))
 
 
 def _spread(
@@ -105,7 +106,7 @@ def _spread(
     weight: npt.NDArray[np.float64],
 ) -> list[tuple[Int64Array, Int32Array, npt.NDArray[np.float64]]]:
     """Spreads from switch to switch; states of a flow that meet again are merged."""
-    loads = []
+    loads: list[tuple[Int64Array, Int32Array, npt.NDArray[np.float64]]] = []
     num_nodes = lookup.routes.topology.num_nodes
     while True:
         moving = node != goal
@@ -121,7 +122,7 @@ def _spread(
         node = lookup.routes.topology.link_target[link]
         key = (flow * num_nodes + node) * num_nodes + goal
         _, example, inverse = np.unique(key, return_index=True, return_inverse=True)
-        weight = np.bincount(inverse, weights=weight)
+        weight = np.asarray(np.bincount(inverse, weights=weight), np.float64)
         flow, node, goal = flow[example], node[example], goal[example]
 
 
@@ -206,7 +207,7 @@ def _rows(offset: Int64Array, nic: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 def _reaches(routes: RouteTable, start: Int32Array, goal: Int32Array) -> npt.NDArray[np.bool_]:
     number = routes.node_block[start]
-    reached = start == goal
+    reached = np.asarray(start == goal, np.bool_)
     for which in np.unique(number):
         here = np.flatnonzero((number == which) & (routes.node_block[goal] == which) & (start != goal))
         rows, columns = routes.node_row[start[here]], routes.node_column[goal[here]]
