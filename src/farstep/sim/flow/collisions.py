@@ -53,7 +53,7 @@ class Hops:
         users: float64, flows that load them.
         width: int64, links the hop spreads over.
         packet_ns: float64, time of a packet on one of them.
-        place: int64, what tells one set of links from another.
+        deviation: float64, of the queues of these links from their mean, in standard deviations; None: the mean.
     """
 
     flow: IntArray
@@ -62,18 +62,18 @@ class Hops:
     users: FloatArray
     width: IntArray
     packet_ns: FloatArray
-    place: IntArray
+    deviation: FloatArray | None
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Deviations from the mean that a seed stands for; equal places deviate alike for all flows over them."""
+    """Deviations from the mean that a seed stands for."""
 
     seed: int
 
-    def at(self, places: NDArray[Any], salt: int) -> FloatArray:
-        """Returns a standard normal deviate for each place (Box and Muller 1958)."""
-        word = scramble(places, 1000 * salt + self.seed)
+    def at(self, names: NDArray[Any], salt: int) -> FloatArray:
+        """Returns a standard normal deviate for each name, the same for the same (Box and Muller 1958)."""
+        word = scramble(names, 1000 * salt + self.seed)
         first = (word >> np.uint64(40)).astype(np.float64) / 2.0**24 + 2.0**-25
         second = (word & np.uint64(0xFFFFFF)).astype(np.float64) / 2.0**24
         return np.asarray(np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second), np.float64)
@@ -82,19 +82,17 @@ class Noise:
 def lost_time_ns(
     hops: Hops,
     duration_ns: FloatArray,
-    key: NDArray[np.uint64],
     *,
     queue_packets: float,
-    noise: Noise | None,
+    deviation: FloatArray | None = None,
 ) -> FloatArray:
     """Time that chance collisions cost each flow, before the transport's factor.
 
     Args:
         hops: where the flows may collide.
         duration_ns: float64 (flows,), time each flow has been sending.
-        key: uint64 (flows,), what tells flows from each other, for `noise`.
         queue_packets: longest queue the transport lets grow at a hop.
-        noise: None: the mean.
+        deviation: float64 (flows,), of the slowest path from its mean, in standard deviations; None: the mean.
 
     Returns:
         float64 (flows,).
@@ -110,16 +108,16 @@ def lost_time_ns(
     bounded = 0.5 * queue_packets
     scale = (1.0 + (mean / bounded) ** 4) ** -0.25
     mean, spread = mean * scale * hops.packet_ns, spread * scale * hops.packet_ns
-    if noise is not None:
+    if hops.deviation is not None:
         # All links of the hop together deviate by less than one alone.
-        mean = np.maximum(mean + spread * noise.at(hops.place, 1) / np.sqrt(hops.width), 0.0)
+        mean = np.maximum(mean + spread * hops.deviation / np.sqrt(hops.width), 0.0)
     total = np.bincount(hops.flow, weights=hops.share * mean, minlength=count)
     squares = np.bincount(hops.flow, weights=hops.share * spread**2, minlength=count)
     paths = np.ones(count)
     np.maximum.at(paths, hops.flow, hops.width / hops.share)
-    typical, deviation = _largest_normal(np.minimum(paths, PATHS_MAX))
-    if noise is not None:
-        typical = np.maximum(typical + deviation * noise.at(key, 2), 0.0)
+    typical, spread_of_it = _largest_normal(np.minimum(paths, PATHS_MAX))
+    if deviation is not None:
+        typical = np.maximum(typical + spread_of_it * deviation, 0.0)
     return total + typical * np.sqrt(squares)
 
 

@@ -136,7 +136,7 @@ class NetworkState:
         links = np.asarray(action.links, np.int64)
         if action.kind == "rate":
             self.rate_factor[links] = action.value
-            return False
+            return self.settings.balancing > 0
         if action.kind == "loss":
             self.loss[links] = action.value
             self._changed_ns[links] = at

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
 from farstep.sim.flow.bundles import BundleTable, Constraints, constraints_of
+from farstep.sim.flow.collisions import Noise
 from farstep.sim.flow.faults import LinkAction, NetworkState
 from farstep.sim.flow.plan import FlowPlan
 from farstep.sim.flow.ragged import gather_rows, offsets_of
@@ -29,6 +30,7 @@ class FlowNetwork:
         topology: the network.
         plan: whose rows.
         actions: faults.
+        noise: None: no deviations.
 
     Attributes:
         state: links as they are and as senders take them to be.
@@ -37,7 +39,8 @@ class FlowNetwork:
         capacity: float64 (constraints,), Gb/s.
         width: int64 (constraints,), links each stands for; 1: nothing to spread over.
         packet_ns: float64 (constraints,), time of a full packet on one of its links.
-        place: int64 (constraints,), name of each that stays the same for the same links.
+        deviation: float64 (constraints,), how far its queues are from their mean, in standard deviations; None: they
+            are at their mean.
         goodput: float64 (rows,), part of what is sent that counts.
         limit: float64 (rows,), most a part of a flow may send, Gb/s; 0: it has no way.
         alone: float64 (rows,), rate on an empty network.
@@ -46,8 +49,15 @@ class FlowNetwork:
         queue_packets: longest queue a hop grows to.
     """
 
-    def __init__(self, topology: Topology, plan: FlowPlan, actions: Iterable[LinkAction] = ()) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        plan: FlowPlan,
+        actions: Iterable[LinkAction] = (),
+        noise: Noise | None = None,
+    ) -> None:
         self.topology = topology
+        self._noise = noise
         self.plan = plan
         self.state = NetworkState(topology, plan.settings, actions)
         self.state.advance(0.0)
@@ -61,7 +71,7 @@ class FlowNetwork:
         """Finds all ways again, after links died, came back or were noticed to have."""
         self._flush()
         state, settings = self.state, self.plan.settings
-        weight = np.ones(self.topology.num_links)
+        weight = state.rate_factor**settings.balancing
         view = self._view
         if settings.failover == "reconverge":
             without = np.flatnonzero(~state.is_used)
@@ -91,7 +101,7 @@ class FlowNetwork:
         self._set_matrix(found, inverse)
         self.width = found.width
         self.packet_ns = self._packet_bits() / found.rate_gbps
-        self.place = self._places(found, bundles)
+        self.deviation = self._noise.at(self._places(found, bundles), 1) if self._noise else None
         self.tail_ns = rows.latency_ns + settings.host_latency_ns
         self.back_ns = rows.latency_ns + rows.wire_ns_per_byte * settings.ack_bytes
         self.queue_packets = settings.queue_packets or self._delay_product_packets()
@@ -140,6 +150,7 @@ class FlowNetwork:
         return np.asarray(found.capacity_gbps * (1.0 - np.minimum(idle, 0.5)), np.float64)
 
     def _places(self, found: Constraints, bundles: IntArray) -> IntArray:
+        """Names constraints by a link of theirs, so that the same links deviate alike whoever uses them."""
         place = np.zeros(len(found.capacity_gbps), np.int64)
         owner, link, _ = self.table.expand(bundles)
         lowest = np.full(len(bundles), np.iinfo(np.int64).max)

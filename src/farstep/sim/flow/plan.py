@@ -76,6 +76,15 @@ class FlowPlan:
             settings, connection, parts, first_row, row_ends[0], row_ends[1], entropy, packets, bits, tail
         )
 
+    def names(self, tasks: TaskTable) -> NDArray[np.uint64]:
+        """Names tasks by their ends, job and place on their connection, whatever their number in the table."""
+        order = np.argsort(self.connection, kind="stable")
+        first = np.r_[0, np.cumsum(np.bincount(self.connection))]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order)) - first[self.connection[order]]
+        ends = scramble(tasks.source, 20) ^ scramble(tasks.target, 21) ^ scramble(tasks.job, 22)
+        return np.asarray(ends ^ scramble(tasks.connection_key, 23) ^ scramble(place, 24), np.uint64)
+
     def rows(self, view: RoutingView, table: BundleTable) -> Rows:
         """Finds the ways of all rows in a view of the network."""
         is_real = self.row_source >= 0

@@ -111,7 +111,8 @@ def sprayed_rows(view: RoutingView, table: BundleTable, source: NDArray[Any], ta
         middle = np.tile(via.astype(np.int64), len(lanes))
         legs, segments = _legs(view, table, [(begin[which], middle), (middle, end[which])])
     routed = segments.is_routed[legs].all(axis=1)
-    weight = view.weight[lanes.up[which]] * view.weight[lanes.down[which]] * routed
+    # A NIC sends by the ports that are free; about a slow port at the far end nobody tells it.
+    weight = view.weight[lanes.up[which]] * (view.weight[lanes.down[which]] > 0) * routed
     parts = _Parts(lanes.row[which], weight, lanes.up[which], legs, lanes.down[which])
     return _assemble(view, table, parts, segments, count)
 

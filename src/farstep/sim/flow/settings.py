@@ -54,6 +54,9 @@ class FlowSettings:
     """With `exclude`: the same as `detection_ns` for links of NICs whose end is signalled, if it is longer."""
     reconvergence_ns: float = 1_000_000_000.0
     """With `reconverge`: from a link's death or repair to new routes."""
+    balancing: float = 1.0
+    """How far senders turn from links that run below their nominal rate: a path counts with the product of the parts
+    left of its links' rates, to this power. 0: not at all."""
     loss_response: LossResponse = "selective"
     """What a lost packet costs: itself (`selective`), or all sent since (`go_back_n`)."""
     window_bytes: int | None = None
@@ -114,17 +117,18 @@ _LOWEST: dict[str, float] = {
     "reconvergence_ns": 0,
     "window_bytes": 1,
     "window_rtts": 0,
+    "balancing": 0,
     "collisions": 0,
     "queue_packets": 1,
     "resolution_ns": 0,
 }
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(collisions=0.7),
-    "uet-oblivious": FlowSettings(failover="none", collisions=1.1),
-    "uet-reps": FlowSettings(detection_ns=100_000.0, collisions=0.92),
-    "uet-bitmap": FlowSettings(collisions=0.7),
-    "ndp": FlowSettings(failover="none", collisions=0.55),
+    "mrc": FlowSettings(balancing=0.8, collisions=0.7),
+    "uet-oblivious": FlowSettings(failover="none", balancing=0.5, collisions=1.1),
+    "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
+    "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
+    "ndp": FlowSettings(failover="none", balancing=0.5, collisions=0.55),
     "adaptive-routing": FlowSettings(
         failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
     ),
@@ -133,7 +137,7 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
     "ideal": FlowSettings(collisions=0.0, detection_ns=0.0, restore_ns=0.0),
 }
 """Settings by transport. `collisions` of the sprayed ones is set once, on a permutation of 128 NICs of 2 MB each, and
-holds for every other case."""
+holds for every other case; `balancing` of the UET ones on the same permutation with four slow links."""
 
 
 def settings_for(transport: str, changes: Mapping[str, Any] | None = None) -> FlowSettings:

@@ -16,7 +16,7 @@ from farstep.sim.flow.dag import Connections, TaskOrder
 from farstep.sim.flow.faults import LinkAction
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.plan import FlowPlan
-from farstep.sim.flow.ragged import gather_rows, scramble
+from farstep.sim.flow.ragged import gather_rows
 from farstep.sim.flow.rows import BITS_PER_BYTE
 from farstep.sim.flow.settings import FlowSettings
 from farstep.sim.result import LinkUse, SimResult
@@ -84,11 +84,12 @@ class _Run:
         self._seed = seed
         self._topology = simulator.topology
         self._plan = FlowPlan.of(tasks, simulator.settings, seed)
-        self._network = FlowNetwork(simulator.topology, self._plan, faults)
+        noise = Noise(seed) if simulator.settings.is_noisy else None
+        self._deviation = None if noise is None else noise.at(self._plan.names(tasks), 2)
+        self._network = FlowNetwork(simulator.topology, self._plan, faults, noise)
         self._active = ActiveFlows(self._network, len(tasks))
         self._order = TaskOrder(tasks)
         self._connections = Connections(self._plan.connection)
-        self._noise = Noise(seed) if simulator.settings.is_noisy else None
         self._parts_left = np.full(len(tasks), self._plan.parts, np.int64)
         self._sent_ns = np.zeros(len(tasks))
         self._starts: list[tuple[float, int, IntArray, FloatArray]] = []
@@ -245,17 +246,13 @@ class _Run:
             users,
             network.width[constraint],
             network.packet_ns[constraint],
-            network.place[constraint],
+            None if network.deviation is None else network.deviation[constraint],
         )
-        tasks = self._tasks
-        key = scramble(tasks.source[task], 20) ^ scramble(tasks.target[task], 21) ^ scramble(tasks.job[task], 22)
-        key = key ^ scramble(np.rint(self._order.start_ns[task]).astype(np.int64), 23)
         return lost_time_ns(
             hops,
             np.maximum(finish_ns - active.begin_ns[ending], 0.0),
-            key,
             queue_packets=network.queue_packets,
-            noise=self._noise,
+            deviation=None if self._deviation is None else self._deviation[task],
         )
 
     # -- what came of it -----------------------------------------------------------------------------------
