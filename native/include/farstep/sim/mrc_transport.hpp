@@ -1,0 +1,673 @@
+// MRC in simulated time: the shipped connections, stepped with packets instead of datagrams.
+//
+// Each end is a farstep::Connection of its own, laid out with its routes in one block of memory. The source's holds the
+// entropy values of the data; the target's a few for answers. Nothing of the protocol is modelled here.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "farstep/connection.hpp"
+#include "farstep/counter_rng.hpp"
+#include "farstep/regions.hpp"
+#include "farstep/sim/network.hpp"
+#include "farstep/sim/transport.hpp"
+#include "farstep/sim/virtual_array.hpp"
+#include "farstep/storage.hpp"
+
+namespace farstep::sim {
+
+struct MrcSettings {
+    uint32_t active_evs_per_plane = 64, backup_evs_per_plane = 32, answer_evs_per_plane = 4;
+    uint32_t mpr = 0;                   // receive window in units of 128 packets; 0: what the largest window needs
+    uint32_t sack_threshold_bytes = 16'384;
+    uint32_t send_queue = 4;            // messages a connection holds at once; power of two
+    uint32_t max_events = 32;           // changes of path states kept for one connection between two looks
+    bool counts_per_ev = false;
+    ReliabilityConfig reliability;
+    PathSetConfig paths;                // timing of probes and what they need; sizes and planes are set here
+    NsccConfig congestion;              // rate and base round trip are set here where they are 0
+    uint64_t seed = 1;
+};
+
+class MrcTransport {
+public:
+    using Settings = MrcSettings;
+    struct Policy {
+        static constexpr bool kLossless = false, kAdaptive = false;
+    };
+    static constexpr uint64_t kMaxMessage_bytes = uint64_t{1} << 29;
+
+    MrcTransport(const Settings& s, Network<Policy>& net, uint32_t num_connections)
+        : settings_(s), net_(&net), rows_(num_connections), regions_(1), shared_window_(NsccConfig{}) {
+        region_key_ = regions_.add(&region_byte_, 1ull << 62, true, 1);
+        for (uint32_t n = 0; n < net.fabric().num_nics(); ++n) max_ports_ = std::max(max_ports_, net.fabric().num_nic_ports(n));
+        source_block_ = std::make_unique<BlockPool>(measure(true));
+        target_block_ = std::make_unique<BlockPool>(measure(false));
+        data_.bth.has_timestamp = true;
+        data_.reth.rkey = region_key_;
+        data_.payload = &region_byte_;
+    }
+    ~MrcTransport() {
+        for (Row& r : rows_) destroy(r);
+    }
+    MrcTransport(const MrcTransport&) = delete;
+
+    // ---- life of a connection ----------------------------------------------------------------------------------------
+
+    template <class Host>
+    bool open(Host& host, uint32_t c, uint32_t source, uint32_t target) {
+        Row& r = rows_[c];
+        assert(!r.source);
+        r.source_nic = source;
+        r.target_nic = target;
+        CounterRng rng(settings_.seed * 0x9E3779B97F4A7C15ull + c);
+        r.source = static_cast<SourceEnd*>(source_block_->take());
+        r.target = static_cast<TargetEnd*>(target_block_->take());
+        build_target(c, r, rng);
+        if (!build_source(c, r, rng)) return false;
+        (void)host;
+        return true;
+    }
+    void close(uint32_t c) {
+        collect_events(c);
+        destroy(rows_[c]);
+    }
+    bool can_post(uint32_t c) const noexcept { return !rows_[c].source->connection.sender().queue().is_full(); }
+    template <class Host>
+    void post(Host& host, uint32_t c, uint64_t bytes) {
+        WriteRequest w;
+        w.length_bytes = static_cast<uint32_t>(bytes);
+        w.remote_key = region_key_;
+        w.data = &region_byte_;
+        rows_[c].source->connection.sender().queue().post(w);
+        host.wake(c);
+    }
+
+    // ---- sending -----------------------------------------------------------------------------------------------------
+
+    template <class Host>
+    bool poll(Host& host, uint32_t c, uint64_t now, uint32_t free_ports, Departure& out) {
+        Row& r = rows_[c];
+        if (!r.source) return false;
+        SourceEnd& s = *r.source;
+        now = s.later(now);
+        EvIndex ev = kNoEv;
+        uint64_t psn = 0;
+        if (!s.connection.sender().poll_burst(now, free_ports, 1, ev, &psn)) return false;
+        s.connection.sender().describe(psn, sent_);
+        out.packet = net_->new_packet();
+        out.port = s.connection.paths().plane(ev);
+        Packet& k = net_->packet(out.packet);
+        k.route = s.routes[ev];
+        k.connection = c;
+        k.sequence = sent_.bth.psn;
+        k.stamp = sent_.tseth.timestamp;
+        k.path = static_cast<uint16_t>(ev | out.port << kPlaneShift);
+        k.bytes = static_cast<uint16_t>(sent_.payload_bytes + net_->fabric().settings().overhead_bytes);
+        k.flags = static_cast<uint8_t>((wire::ends_message(sent_.bth.opcode) ? kLast : 0) | (sent_.bth.ack_request ? kAsks : 0) |
+                                       (sent_.bth.rtx ? kAgain : 0));
+        rearm(host, 2 * c, s.connection);
+        return true;
+    }
+
+    // ---- arrivals ----------------------------------------------------------------------------------------------------
+
+    template <class Host>
+    void on_data(Host& host, uint32_t number) {
+        const Packet& k = net_->packet(number);
+        Row& r = rows_[k.connection];
+        if (!r.target) return;  // of a connection that is over
+        TargetEnd& t = *r.target;
+        const uint64_t now = t.later(host.now_ns());
+        data_.bth.opcode = k.flags & kLast ? wire::Opcode::WriteLast : wire::Opcode::WriteMiddle;
+        data_.bth.psn = k.sequence;
+        data_.bth.ack_request = k.flags & kAsks;
+        data_.bth.rtx = k.flags & kAgain;
+        data_.tseth.timestamp = k.stamp;
+        data_.payload_bytes = k.bytes - net_->fabric().settings().overhead_bytes;
+        const Arrival a{t.arrival_port[k.path >> kPlaneShift], (k.flags & Packet::kMarked) != 0, 0, k.path};
+        const uint64_t placed = t.connection.receiver().counters().packets;
+        const uint64_t done = t.connection.receiver().messages_done();
+        t.connection.on_data(now, data_, a, regions_);
+        if (t.connection.receiver().counters().packets != placed) host.note_placed();
+        answer(host, k.connection, r, now);
+        for (uint64_t n = t.connection.receiver().messages_done() - done; n; --n) host.on_received(k.connection);
+    }
+    template <class Host>
+    void on_control(Host& host, const Control& c) {
+        Row& r = rows_[c.connection];
+        if (!r.source) return;
+        if (c.to_source) to_source(host, c, r);
+        else to_target(host, c, r);
+    }
+
+    // ---- time --------------------------------------------------------------------------------------------------------
+
+    template <class Host>
+    void on_timer(Host& host, uint32_t timer) {
+        const uint32_t c = timer / 2;
+        Row& r = rows_[c];
+        if (!r.source) return;
+        const bool is_source = timer % 2 == 0;
+        End& e = is_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
+        const uint64_t now = e.later(host.now_ns());
+        if (e.connection.next_timeout_ns() <= now) e.connection.on_timeout(now);
+        if (!is_source) return answer(host, c, r, now);
+        after_source(host, c, r, now);
+    }
+    template <class Host>
+    void on_nic_port(Host& host, uint32_t nic, uint32_t ordinal, bool up, bool own) {
+        for (uint32_t c = 0; c < rows_.size(); ++c) {
+            Row& r = rows_[c];
+            if (!r.source) continue;
+            for (const bool at_source : {true, false}) {
+                End& e = at_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
+                const bool concerns = ((at_source ? r.source_nic : r.target_nic) == nic) == own && (r.source_nic == nic || r.target_nic == nic);
+                if (!concerns) continue;
+                uint64_t& ports = own ? e.local_ports : e.remote_ports;
+                ports = up ? ports | 1ull << ordinal : ports & ~(1ull << ordinal);
+                const uint64_t now = e.later(host.now_ns());
+                e.connection.set_usable_planes(now, e.connection.planes_of_ports(e.local_ports, e.remote_ports));
+                if (at_source) after_source(host, c, r, now);
+            }
+        }
+    }
+
+    // ---- cache -------------------------------------------------------------------------------------------------------
+
+    void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
+    void prefetch_state(uint32_t c) const noexcept { prefetch_lines(rows_[c].source, kSourceLines); }
+    void prefetch_data(const Packet& k) const noexcept { prefetch_lines(rows_[k.connection].target, kTargetLines); }
+    void prefetch_control(const Control& c) const noexcept {
+        if (c.to_source) prefetch_lines(rows_[c.connection].source, kSourceLines);
+        else prefetch_lines(rows_[c.connection].target, kTargetLines);
+    }
+
+    // ---- figures -----------------------------------------------------------------------------------------------------
+
+    FlowCounters counters(uint32_t c) const noexcept {
+        const Row& r = rows_[c];
+        if (!r.source) return {};
+        const SenderCounters& k = r.source->connection.sender().counters();
+        const uint64_t lost = k.lost_order + k.lost_late + k.lost_timeout + k.soft_timeouts;
+        return {k.packets, k.retransmitted, k.trimmed, lost > k.spurious ? lost - k.spurious : 0, k.spurious};
+    }
+    uint64_t window_bytes(uint32_t c) const noexcept { return rows_[c].source ? rows_[c].source->window.cwnd_bytes() : 0; }
+    std::string waits_for(uint32_t c, uint64_t now_ns) const {
+        const Row& r = rows_[c];
+        if (!r.source) return "its connection to be opened";
+        const Connection& k = r.source->connection;
+        if (!k.is_open()) return std::string("nothing: its connection failed (") + name(k.error()) + ")";
+        const Sender& s = k.sender();
+        const uint64_t due = k.next_timeout_ns();
+        const std::string timer = due == kNever ? std::string("no timer runs") : "timer in " + std::to_string(due > now_ns ? (due - now_ns) / 1000 : 0) + " us";
+        const std::string span = "packets " + std::to_string(s.una()) + " to " + std::to_string(s.next_psn());
+        if (s.has_retransmission()) return "room to send lost packets again (" + span + ", " + timer + ")";
+        if (s.una() != s.next_psn()) return "an acknowledgement of " + span + " (" + timer + ")";
+        if (s.has_new()) return "its window or a usable plane (" + timer + ")";
+        return "the completion of a message whose packets all arrived (" + timer + ")";
+    }
+    template <class F>
+    void take_events(F&& f) {
+        for (uint32_t c = 0; c < rows_.size(); ++c)
+            if (rows_[c].source) collect_events(c);
+        for (const PathEvent& e : events_) f(e);
+        events_.clear();
+    }
+    size_t bytes_per_connection() const noexcept { return source_block_->bytes() + target_block_->bytes(); }
+
+private:
+    static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
+    static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
+    enum Kind : uint8_t { kSack, kNack, kAck, kProbe };
+    static constexpr uint32_t kSourceLines = 12, kTargetLines = 12;
+    static constexpr size_t kScratch_bytes = size_t{1} << 20;
+
+    struct SackBody {
+        uint64_t bitmap;
+        uint32_t cack_psn, rcvd_units;
+        int16_t ack_psn_offset, sack_offset;
+        uint16_t timestamp, ooo_count, entropy;
+        uint8_t mpr, mark, penalty;
+        bool probe_reply, rtx, restore;
+    };
+    struct NackBody {
+        uint32_t psn;
+        uint16_t timestamp, entropy;
+        uint8_t reason, vendor;
+    };
+    struct ProbeBody {
+        uint16_t id, timestamp;
+    };
+
+    struct End {
+        End(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t planes, Arena* arena)
+            : connection(c, cc, links, planes, arena) {}
+        // Handling at one end never goes back in time, whatever the phases within a slot.
+        uint64_t later(uint64_t now) noexcept { return last_ns = now > last_ns ? now : last_ns; }
+        uint64_t last_ns = 0;
+        uint64_t local_ports = ~0ull, remote_ports = ~0ull;
+        Connection connection;
+    };
+    struct SourceEnd : End {
+        SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena)
+            : End(c, window, links, planes, arena), window(n) {}
+        Nscc window;
+        uint64_t* routes = nullptr;
+        uint32_t num_routes = 0;
+    };
+    struct TargetEnd : End {
+        TargetEnd(const ConnectionConfig& c, Nscc& shared, const PlaneLink* links, uint32_t planes, Arena* arena)
+            : End(c, shared, links, planes, arena) {}
+        ControlPath* ways = nullptr;
+        uint32_t num_ways = 0;
+        uint8_t arrival_port[kMaxPlanes] = {};  // port at which packets of each of the source's planes arrive
+    };
+    struct Row {
+        SourceEnd* source;
+        TargetEnd* target;
+        uint32_t source_nic, target_nic;
+    };
+
+    /// Blocks of one size from huge pages.
+    class BlockPool {
+    public:
+        explicit BlockPool(size_t bytes) : bytes_((bytes + 63) & ~size_t{63}) {}
+        size_t bytes() const noexcept { return bytes_; }
+        void* take() {
+            if (!free_.empty()) {
+                void* p = free_.back();
+                free_.pop_back();
+                return p;
+            }
+            if (left_ == 0) {
+                const size_t blocks = std::max<size_t>(1, Reservation::kHugePage_bytes * 4 / bytes_);
+                chunks_.push_back(std::make_unique<Reservation>(blocks * bytes_));
+                next_ = static_cast<std::byte*>(chunks_.back()->data());
+                left_ = blocks;
+            }
+            void* p = next_;
+            next_ += bytes_;
+            --left_;
+            return p;
+        }
+        void give(void* p) { free_.push_back(p); }
+
+    private:
+        size_t bytes_, left_ = 0;
+        std::byte* next_ = nullptr;
+        std::vector<std::unique_ptr<Reservation>> chunks_;
+        std::vector<void*> free_;
+    };
+
+    static void prefetch_lines(const void* p, uint32_t lines) noexcept {
+        if (!p) return;
+        for (uint32_t i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(p) + 64 * i, 1);
+    }
+    template <class Host>
+    void rearm(Host& host, uint32_t timer, const Connection& c) {
+        host.set_timer(timer, c.next_timeout_ns());
+    }
+
+    // ---- what reaches the source ---------------------------------------------------------------------------------------
+
+    template <class Host>
+    void to_source(Host& host, const Control& c, Row& r) {
+        Connection& k = r.source->connection;
+        const uint64_t now = r.source->later(host.now_ns());
+        switch (c.kind) {
+            case kSack: {
+                read_sack(c.get<SackBody>(), control_);
+                k.on_sack(now, control_);
+                break;
+            }
+            case kNack: {
+                read_nack(c.get<NackBody>(), control_);
+                k.on_nack(now, control_);
+                break;
+            }
+            case kAck: k.on_ack(now, c.get<uint32_t>()); break;
+            case kProbe: {
+                const auto b = c.get<ProbeBody>();
+                control_.bth.opcode = wire::Opcode::Probe;
+                control_.peth = {0, b.id, b.timestamp};
+                k.on_probe(now, control_, Arrival{0, false, 0, c.path});
+                break;
+            }
+            default: return;
+        }
+        after_source(host, c.connection, r, now);
+    }
+    template <class Host>
+    void after_source(Host& host, uint32_t c, Row& r, uint64_t now) {
+        Connection& k = r.source->connection;
+        const uint64_t before = k.completed_messages();
+        k.complete_messages([](uint32_t) {});
+        const uint64_t completed = k.completed_messages() - before;
+        while (k.has_control(now)) {
+            wire::Packet& p = control_;
+            EvIndex ev = kNoEv;
+            p.bth = {};
+            if (!k.poll_control(now, p, ev)) break;
+            Control out = make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
+            net_->send_control(forward_way(r, ev), host.now(), out);
+        }
+        if (!k.is_open()) {
+            host.on_failed(c, name(k.error()));
+            return;
+        }
+        if (k.sender().has_data() && !k.sender().is_window_limited()) host.wake(c);
+        rearm(host, 2 * c, k);
+        for (uint64_t n = completed; n; --n) host.on_completed(c);  // the last one may close the connection
+    }
+    // The data's own path, for a small packet.
+    ControlPath forward_way(const Row& r, EvIndex ev) {
+        const FabricState& f = net_->fabric();
+        ControlPath w;
+        w.route = r.source->routes[ev];
+        w.nic_port = f.first_nic_port(r.source_nic) + r.source->connection.paths().plane(ev);
+        uint64_t route = w.route;
+        uint32_t p = f.nic_port(w.nic_port).port;
+        Tick delay = f.control_ticks(p, f.settings().control_bytes);
+        w.hops = 1;
+        while (!(f.port(p).target & kNicTarget)) {
+            p = net_->router().step(route, f.port(p).target);
+            delay += f.control_ticks(p, f.settings().control_bytes);
+            ++w.hops;
+        }
+        w.last_port = p;
+        w.delay = static_cast<uint32_t>(delay);
+        return w;
+    }
+
+    // ---- what reaches the target ---------------------------------------------------------------------------------------
+
+    template <class Host>
+    void to_target(Host& host, const Control& c, Row& r) {
+        TargetEnd& t = *r.target;
+        Connection& k = t.connection;
+        const uint64_t now = t.later(host.now_ns());
+        if (c.kind == Control::kTrimmed) {
+            const auto b = c.get<Trimmed>();
+            data_.bth.psn = b.sequence;
+            data_.bth.rtx = b.flags & kAgain;
+            data_.tseth.timestamp = b.stamp;
+            k.on_trimmed(data_, Arrival{0, false, static_cast<uint8_t>(b.last_hop ? 2 : 1), b.path});
+        } else if (c.kind == kProbe) {
+            const auto b = c.get<ProbeBody>();
+            control_.bth.opcode = wire::Opcode::Probe;
+            control_.peth = {0, b.id, b.timestamp};
+            k.on_probe(now, control_, Arrival{t.arrival_port[c.port], false, 0, c.path});
+        } else if (c.kind == kSack) {  // an answer to a probe of ours
+            read_sack(c.get<SackBody>(), control_);
+            k.on_sack(now, control_);
+        } else if (c.kind == kAck) {
+            k.on_ack(now, c.get<uint32_t>());
+        }
+        answer(host, c.connection, r, now);
+    }
+    template <class Host>
+    void answer(Host& host, uint32_t c, Row& r, uint64_t now) {
+        Connection& k = r.target->connection;
+        while (k.has_control(now)) {
+            EvIndex ev = kNoEv;
+            control_.bth = {};
+            if (!k.poll_control(now, control_, ev)) break;
+            Control out = make_control(c, control_, ev, k.paths().plane(ev), /*to_source=*/true);
+            net_->send_control(r.target->ways[ev], host.now(), out);
+        }
+        rearm(host, 2 * c + 1, k);
+    }
+
+    // ---- control packets -----------------------------------------------------------------------------------------------
+
+    static Control make_control(uint32_t c, const wire::Packet& p, EvIndex ev, uint8_t plane, bool to_source) noexcept {
+        Control out;
+        out.port = plane;
+        out.connection = c;
+        out.to_source = to_source;
+        out.path = ev;
+        switch (p.bth.opcode) {
+            case wire::Opcode::Sack:
+                out.kind = kSack;
+                out.put(SackBody{p.seth.bitmap, p.seth.cack_psn, p.cc.rcvd_units, p.seth.ack_psn_offset, p.seth.sack_offset,
+                                 p.cc.timestamp, p.cc.ooo_count, static_cast<uint16_t>(p.seth.entropy), p.seth.mpr,
+                                 static_cast<uint8_t>(p.seth.mark), p.cc.rcv_cwnd_pen, p.seth.probe_reply, p.bth.rtx,
+                                 p.cc.restore_cwnd});
+                break;
+            case wire::Opcode::Nack:
+                out.kind = kNack;
+                out.put(NackBody{p.neth.nack_psn, p.neth.timestamp, static_cast<uint16_t>(p.neth.entropy),
+                                 static_cast<uint8_t>(p.neth.reason), p.neth.vendor});
+                break;
+            case wire::Opcode::Ack:
+                out.kind = kAck;
+                out.put(p.aeth.msn);
+                break;
+            default:
+                out.kind = kProbe;
+                out.put(ProbeBody{p.peth.probe_id, p.peth.timestamp});
+                break;
+        }
+        return out;
+    }
+    static void read_sack(const SackBody& b, wire::Packet& p) noexcept {
+        p.bth.opcode = wire::Opcode::Sack;
+        p.bth.rtx = b.rtx;
+        p.seth = {static_cast<wire::SackMark>(b.mark), b.probe_reply, b.ack_psn_offset, b.entropy, b.cack_psn, 0, 0, b.mpr, b.sack_offset, b.bitmap};
+        p.cc = {b.timestamp, b.ooo_count, b.restore, b.penalty, b.rcvd_units};
+    }
+    static void read_nack(const NackBody& b, wire::Packet& p) noexcept {
+        p.bth.opcode = wire::Opcode::Nack;
+        p.neth = {};
+        p.neth.reason = static_cast<wire::NackReason>(b.reason);
+        p.neth.vendor = b.vendor;
+        p.neth.entropy = b.entropy;
+        p.neth.nack_psn = b.psn;
+        p.neth.timestamp = b.timestamp;
+    }
+
+    // ---- construction --------------------------------------------------------------------------------------------------
+
+    uint32_t source_evs() const noexcept { return (settings_.active_evs_per_plane + settings_.backup_evs_per_plane) * max_ports_; }
+    uint32_t target_evs() const noexcept { return settings_.answer_evs_per_plane * max_ports_; }
+    ConnectionConfig config(bool is_source, uint32_t planes, uint64_t seed) const {
+        ConnectionConfig c;
+        c.mtu_bytes = net_->fabric().settings().mtu_bytes;
+        c.mpr = c.peer_mpr = mpr();
+        c.send_queue = is_source ? settings_.send_queue : 1;
+        c.immediate_queue = 1;
+        c.sack_threshold_bytes = settings_.sack_threshold_bytes;
+        c.burst_packets = 1;
+        c.send_records = is_source ? 0 : 1;
+        if (is_source) c.mpr = 1;
+        c.max_nacks = is_source ? 1 : 16;
+        c.max_sack_triggers = is_source ? 2 : 8;
+        c.max_probe_replies = is_source ? 4 : 8;
+        c.max_probes = is_source ? 16 : 4;
+        c.num_ports = c.peer_num_ports = planes;
+        c.seed = seed;
+        c.reliability = settings_.reliability;
+        c.paths = settings_.paths;
+        c.paths.num_planes = planes;
+        c.paths.max_evs = is_source ? source_evs() : target_evs();
+        c.paths.max_events = is_source ? settings_.max_events : 1;
+        c.paths.counts_per_ev = is_source && settings_.counts_per_ev;
+        c.paths.active_per_plane = is_source ? settings_.active_evs_per_plane : settings_.answer_evs_per_plane;
+        c.paths.backup_per_plane = is_source ? settings_.backup_evs_per_plane : 0;
+        c.paths.seed = seed;
+        return c;
+    }
+    uint32_t mpr() const noexcept {
+        if (settings_.mpr) return settings_.mpr;
+        // Twice the largest window, so that what is out of order has room.
+        const double window = settings_.congestion.max_cwnd_bytes ? static_cast<double>(settings_.congestion.max_cwnd_bytes)
+                                                                  : 1.5 * widest_bytes_per_ns() * assumed_rtt_ns();
+        const double packets = 2.0 * window / net_->fabric().settings().mtu_bytes;
+        return static_cast<uint32_t>(std::clamp(packets / kMprUnit_packets + 0.999, 1.0, double{kMaxMpr}));
+    }
+    double widest_bytes_per_ns() const noexcept {
+        double widest = 0;
+        for (uint32_t n = 0; n < net_->fabric().num_nics(); ++n) widest = std::max(widest, nic_gbps(n) / 8);
+        return widest;
+    }
+    double assumed_rtt_ns() const noexcept {
+        const double rtt = net_->fabric().settings().base_rtt_ns;
+        return rtt > 0 ? rtt : 12'000.0;
+    }
+    double nic_gbps(uint32_t nic) const noexcept {
+        const FabricState& f = net_->fabric();
+        double sum = 0;
+        for (uint32_t p = f.first_port(nic); p < f.end_port(nic); ++p) sum += f.gbps(p);
+        return sum;
+    }
+    // Lays one end out in scratch memory to see how much it takes.
+    size_t measure(bool is_source) {
+        const auto scratch = std::make_unique<std::byte[]>(kScratch_bytes);
+        Arena arena(scratch.get(), kScratch_bytes);
+        const ConnectionConfig c = config(is_source, max_ports_, 1);
+        const std::vector<PlaneLink> links(max_ports_);
+        if (is_source) {
+            auto* end = new (arena.take(sizeof(SourceEnd), 64)) SourceEnd(c, settings_.congestion, links.data(), max_ports_, &arena);
+            arena.take(source_evs() * sizeof(uint64_t), 64);
+            end->~SourceEnd();
+        } else {
+            auto* end = new (arena.take(sizeof(TargetEnd), 64)) TargetEnd(c, shared_window_, links.data(), max_ports_, &arena);
+            arena.take(target_evs() * sizeof(ControlPath), 64);
+            end->~TargetEnd();
+        }
+        return arena.used_bytes();
+    }
+    void fill_links(uint32_t nic, uint32_t peer, PlaneLink* links) const noexcept {
+        const FabricState& f = net_->fabric();
+        for (uint32_t k = 0; k < f.num_nic_ports(nic); ++k) {
+            uint32_t down[Router::kMaxHops];
+            const uint32_t n = net_->router().downlinks(f.first_port(nic) + k, peer, down);
+            links[k] = {static_cast<uint8_t>(k), static_cast<uint8_t>(n ? f.reverse(down[0]) - f.first_port(peer) : 0)};
+        }
+    }
+
+    bool build_source(uint32_t c, Row& r, CounterRng& rng) {
+        const FabricState& f = net_->fabric();
+        const uint32_t planes = f.num_nic_ports(r.source_nic);
+        Arena arena(r.source, source_block_->bytes());
+        void* place = arena.take(sizeof(SourceEnd), 64);
+        PlaneLink links[kMaxPlanes];
+        fill_links(r.source_nic, r.target_nic, links);
+        const ConnectionConfig config_of = config(true, planes, rng.next());
+        new (place) SourceEnd(config_of, congestion(r), links, planes, &arena);
+        SourceEnd& s = *r.source;
+        s.routes = static_cast<uint64_t*>(arena.take(source_evs() * sizeof(uint64_t), 64));
+        s.num_routes = 0;
+        const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
+        for (uint32_t k = 0; k < planes; ++k) {
+            r.target->arrival_port[k] = links[k].remote_port;
+            const uint32_t uplink = f.first_port(r.source_nic) + k;
+            const PathWalk walk = net_->router().walk(uplink, r.target_nic, rng);
+            if (walk.count == 0) continue;
+            for (uint32_t i = 0; i < each; ++i) {
+                uint32_t ports[Router::kMaxHops];
+                const uint32_t n = net_->router().ports(uplink, r.target_nic, walk.at(i), ports);
+                if (n == 0) continue;
+                const auto ev = static_cast<uint16_t>(s.num_routes);
+                s.routes[s.num_routes++] = net_->router().encode(ports, n);
+                s.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, i < settings_.active_evs_per_plane);
+            }
+        }
+        (void)c;
+        return s.num_routes > 0;
+    }
+    void build_target(uint32_t c, Row& r, CounterRng& rng) {
+        const FabricState& f = net_->fabric();
+        const uint32_t planes = f.num_nic_ports(r.target_nic);
+        Arena arena(r.target, target_block_->bytes());
+        void* place = arena.take(sizeof(TargetEnd), 64);
+        PlaneLink links[kMaxPlanes];
+        fill_links(r.target_nic, r.source_nic, links);
+        const ConnectionConfig config_of = config(false, planes, rng.next());
+        new (place) TargetEnd(config_of, shared_window_, links, planes, &arena);
+        TargetEnd& t = *r.target;
+        t.ways = static_cast<ControlPath*>(arena.take(target_evs() * sizeof(ControlPath), 64));
+        t.num_ways = 0;
+        for (uint32_t k = 0; k < planes; ++k) {
+            const uint32_t nic_port = f.first_nic_port(r.target_nic) + k, uplink = f.nic_port(nic_port).port;
+            const PathWalk walk = net_->router().walk(uplink, r.source_nic, rng);
+            if (walk.count == 0) continue;
+            for (uint32_t i = 0; i < settings_.answer_evs_per_plane; ++i) {
+                uint32_t ports[Router::kMaxHops];
+                const uint32_t n = net_->router().ports(uplink, r.source_nic, walk.at(i), ports);
+                if (n == 0) continue;
+                const auto ev = static_cast<uint16_t>(t.num_ways);
+                new (t.ways + t.num_ways++) ControlPath(net_->control_path(nic_port, ports, n));
+                t.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, true);
+            }
+        }
+        (void)c;
+    }
+    NsccConfig congestion(const Row& r) {
+        NsccConfig n = settings_.congestion;
+        const FabricState& f = net_->fabric();
+        n.mtu_bytes = f.settings().mtu_bytes;
+        n.trimming = f.settings().trimming;
+        const double nominal = static_cast<double>(n.mtu_bytes + wire::kDataHeaderBytes + wire::kIcrcBytes + kNominalOverhead_bytes);
+        if (n.rate_bytes_per_s <= 0) n.rate_bytes_per_s = nic_gbps(r.source_nic) * 1e9 / 8 * nominal / f.full_bytes();
+        if (n.base_rtt_ns == 0) n.base_rtt_ns = static_cast<uint64_t>(f.settings().base_rtt_ns);
+        if (n.base_rtt_ns == 0) n.base_rtt_ns = own_rtt_ns(r);
+        return n;
+    }
+    // Out with a full packet, back with an answer, nobody else on the way.
+    uint64_t own_rtt_ns(const Row& r) {
+        if (r.target->num_ways == 0) return 1;
+        const FabricState& f = net_->fabric();
+        Tick longest = 0;
+        for (uint32_t i = 0; i < r.target->num_ways; ++i) {
+            const ControlPath& w = r.target->ways[i];
+            Tick there = 0;
+            uint64_t route = w.route;
+            uint32_t p = f.nic_port(w.nic_port).port;
+            for (;;) {
+                there += f.port(f.reverse(p)).delay;
+                if (f.port(p).target & kNicTarget) break;
+                p = net_->router().step(route, f.port(p).target);
+            }
+            longest = std::max(longest, there + w.delay);
+        }
+        return f.clock().ns(longest);
+    }
+
+    void collect_events(uint32_t c) {
+        EvEvent e;
+        while (rows_[c].source->connection.paths().poll_event(e))
+            events_.push_back({e.now_ns, c, e.ev, e.plane, static_cast<uint8_t>(e.state)});
+    }
+    void destroy(Row& r) {
+        if (!r.source) return;
+        for (uint32_t i = 0; i < r.source->num_routes; ++i) net_->router().release(r.source->routes[i]);
+        for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
+        r.source->~SourceEnd();
+        r.target->~TargetEnd();
+        source_block_->give(r.source);
+        target_block_->give(r.target);
+        r.source = nullptr;
+        r.target = nullptr;
+    }
+
+    Settings settings_;
+    Network<Policy>* net_;
+    VirtualArray<Row> rows_;
+    std::unique_ptr<BlockPool> source_block_, target_block_;
+    RegionTable regions_;
+    uint8_t region_byte_ = 0;
+    uint32_t region_key_ = 0, max_ports_ = 1;
+    Nscc shared_window_;  // of the targets, which send nothing
+    wire::Packet data_, sent_, control_;
+    std::vector<PathEvent> events_;
+};
+
+}  // namespace farstep::sim

@@ -1,0 +1,415 @@
+// Moves packets: from NIC to port, from port to port, from port to NIC. It knows nothing of what they carry.
+//
+// A data packet waits in the queue of every port it crosses. A control packet never waits: it takes what its links and
+// switches take, its bytes are charged to the first and the last port of its way (a port that owes a packet's worth sits
+// one slot out), and it is lost if a link of its way is dead when it leaves. Control traffic is about one percent of a
+// wire; what it would queue for is less than a slot.
+//
+// Policy says what a fabric can do, so that others pay nothing for it:
+//   kLossless  ports pause the port they are fed by instead of dropping (PFC): see pause()
+//   kAdaptive  packets flagged so let each switch choose among the ports on shortest ways the one with the least queue
+#pragma once
+
+#include <bit>
+#include <cassert>
+#include <cstdint>
+#include <vector>
+
+#include "farstep/counter_rng.hpp"
+#include "farstep/sim/calendar.hpp"
+#include "farstep/sim/fabric_state.hpp"
+#include "farstep/sim/packet.hpp"
+#include "farstep/sim/router.hpp"
+
+namespace farstep::sim {
+
+struct TrafficCounters {
+    uint64_t sent = 0, delivered = 0, trimmed = 0, dropped_full = 0, dropped_down = 0, dropped_loss = 0;
+    uint64_t marked = 0, hops = 0, control_sent = 0, control_lost = 0, control_hops = 0, pauses = 0;
+    uint64_t dropped() const noexcept { return dropped_full + dropped_down + dropped_loss; }
+};
+
+/// What the calendar of small events holds: the kind above, a number below.
+enum class Happening : uint8_t { Control, Timer, Task, Pause, Resume, Wake };
+constexpr uint64_t event(Happening what, uint64_t number) noexcept { return static_cast<uint64_t>(what) << 56 | number; }
+constexpr Happening what_of(uint64_t e) noexcept { return static_cast<Happening>(e >> 56); }
+constexpr uint64_t number_of(uint64_t e) noexcept { return e & ((1ull << 56) - 1); }
+
+template <class Policy>
+class Network {
+public:
+    struct Arrival {
+        uint32_t packet, nic;
+    };
+
+    Network(const FabricColumns& c, const FabricSettings& s)
+        : fabric_(c, s), router_(c, fabric_), packets_(kMaxPackets), controls_(kMaxControls),
+          arrivals_(fabric_.total_nic_ports() + 1), rng_(s.seed ^ 0x5D1E5D1E5D1E5D1Eull), order_(s.seed + 0x0123456789ABCDEFull), marks_(s.seed + 0xFEDCBA9876543210ull),
+          xoff_(0), xon_(0), buffered_(Policy::kLossless ? c.num_links : 1), pausing_(Policy::kLossless ? c.num_links : 1) {}
+
+    FabricState& fabric() noexcept { return fabric_; }
+    const FabricState& fabric() const noexcept { return fabric_; }
+    Router& router() noexcept { return router_; }
+    const TrafficCounters& counters() const noexcept { return counters_; }
+    uint64_t in_flight() const noexcept { return packets_.live(); }
+    Packet& packet(uint32_t i) noexcept { return packets_[i]; }
+    Control& control(uint32_t i) noexcept { return controls_[i]; }
+    void prefetch_packet(uint32_t i) const noexcept { packets_.prefetch(i); }
+    void prefetch_control(uint32_t i) const noexcept { controls_.prefetch(i); }
+    CounterRng& rng() noexcept { return rng_; }
+    Calendar& events() noexcept { return events_; }
+
+    // ---- NICs ------------------------------------------------------------------------------------------------------
+
+    /// A packet starts on the wire of a NIC port at tick `start`; the caller has set what belongs to the transport.
+    uint32_t new_packet() { return packets_.take(); }
+    void inject(uint32_t number, uint32_t nic_port, Tick start) {
+        NicPort& n = fabric_.nic_port(nic_port);
+        Port& q = fabric_.port(n.port);
+        Packet& k = packets_[number];
+        ++counters_.sent;
+        ++q.packets;
+        if (k.bytes != fabric_.full_bytes()) [[unlikely]] fabric_.tally(n.port).short_bytes += fabric_.full_bytes() - k.bytes;
+        n.free = start + Tick{fabric_.kind(q).period} * kTicksPerSlot;
+        if (q.flags & (Port::kDown | Port::kLossy)) [[unlikely]]
+            if (is_lost_on(n.port, q)) return free_packet(number);
+        depart(number, k, n.port, q, start, n.port);
+    }
+    void free_packet(uint32_t number) noexcept { packets_.give(number); }
+
+    // ---- control packets ---------------------------------------------------------------------------------------------
+
+    /// The way of control packets over the path with these ports after the uplink of a NIC port.
+    ControlPath control_path(uint32_t nic_port, const uint32_t* ports, uint32_t count) {
+        ControlPath w;
+        const uint32_t uplink = fabric_.nic_port(nic_port).port, bytes = fabric_.settings().control_bytes;
+        w.route = router_.encode(ports, count);
+        w.nic_port = nic_port;
+        w.plane = fabric_.plane(uplink);
+        w.last_port = ports[count - 1];
+        w.hops = static_cast<uint16_t>(count + 1);
+        Tick delay = fabric_.control_ticks(uplink, bytes);
+        for (uint32_t i = 0; i < count; ++i) delay += fabric_.control_ticks(ports[i], bytes);
+        w.delay = static_cast<uint32_t>(delay);
+        return w;
+    }
+    /// Sends `c` at tick `now`; its `nic` is set here.
+    void send_control(const ControlPath& w, Tick now, Control& c) {
+        ++counters_.control_sent;
+        counters_.control_hops += w.hops;
+        NicPort& n = fabric_.nic_port(w.nic_port);
+        const uint32_t bytes = fabric_.settings().control_bytes;
+        charge_nic(n, bytes);
+        charge(w.last_port, bytes);
+        if (fabric_.has_faults() && loses_control(n.port, w.route)) {
+            ++counters_.control_lost;
+            return;
+        }
+        c.nic = fabric_.target_node(w.last_port);
+        deliver_control(now + w.delay, c);
+    }
+    void free_control(uint32_t i) noexcept { controls_.give(i); }
+
+    // ---- one slot ----------------------------------------------------------------------------------------------------
+
+    Slot next_arrival() { return wire_.next(); }
+    void begin(Slot slot) noexcept { now_slot_ = slot; }
+
+    /// What arrives in this slot: into queues, or into the list of what NICs receive.
+    const Arrival* receive(Slot slot, size_t& count) {
+        num_arrivals_ = 0;
+        wire_.drain(slot, [&](uint64_t e) {
+            const auto number = static_cast<uint32_t>(e);
+            auto next = static_cast<uint32_t>(e >> 32);
+            if (next & kNicTarget) {
+                if (num_arrivals_ == arrivals_.size()) arrivals_.resize(2 * arrivals_.size());
+                arrivals_[num_arrivals_++] = {number, next & kTargetMask};
+                return;
+            }
+            if constexpr (Policy::kAdaptive)
+                if (next & kChoiceTarget) next = choose(number, next & kTargetMask);
+            push(number, next, slot);
+        });
+        counters_.delivered += num_arrivals_;
+        count = num_arrivals_;
+        return arrivals_.data();
+    }
+
+    /// Every port with something to send serves one packet. The walk over the ports begins at a random place and goes in
+    /// a random direction in every slot, so that no port comes before another more often than after it.
+    void serve(Slot slot) {
+        const uint64_t draw = order_.at(slot);
+        const size_t words = fabric_.num_active_words();
+        uint64_t* const active = fabric_.active_words();
+        const size_t start = static_cast<size_t>((static_cast<unsigned __int128>(draw) * words) >> 64);
+        const bool forward = draw & 1;
+        size_t w = start;
+        for (size_t n = 0; n < words; ++n) {
+            if (uint64_t word = active[w]) serve_word(w, word, slot, forward);
+            if (forward) w = w + 1 == words ? 0 : w + 1;
+            else w = w == 0 ? words - 1 : w - 1;
+        }
+    }
+    bool has_waiting() const noexcept { return waiting_ > 0; }
+    uint64_t waiting() const noexcept { return waiting_; }
+
+    // ---- faults ------------------------------------------------------------------------------------------------------
+
+    /// What waits in the queue of a port is lost.
+    void flush(uint32_t p) {
+        Port& q = fabric_.port(p);
+        while (q.depth) {
+            const uint32_t number = pop(p, q);
+            ++counters_.dropped_down;
+            ++fabric_.tally(p).drops;
+            forget(packets_[number]);
+            free_packet(number);
+        }
+    }
+
+    // ---- lossless fabrics --------------------------------------------------------------------------------------------
+
+    /// Buffered packets of one feeding port above which it is paused, and at which it may go on.
+    void set_pause_thresholds(uint32_t xoff_packets, uint32_t xon_packets) noexcept {
+        xoff_ = xoff_packets;
+        xon_ = xon_packets;
+    }
+    /// A pause frame reached the port: it stops, or goes on. True if a NIC has to be looked at.
+    bool pause(uint32_t p, bool on) {
+        Port& q = fabric_.port(p);
+        fabric_.set_flag(p, Port::kPaused, on);
+        if (fabric_.is_nic(fabric_.source_node(p))) return !on;
+        if (on) fabric_.deactivate(p);
+        else if (q.depth) fabric_.activate(p);
+        return false;
+    }
+
+private:
+    static constexpr size_t kMaxPackets = size_t{1} << 27, kMaxControls = size_t{1} << 26;  // reserved, not resident
+
+    // ---- ports -------------------------------------------------------------------------------------------------------
+
+    void serve_word(size_t w, uint64_t word, Slot slot, bool forward) {
+        Port* const base = fabric_.ports().data() + (w << 6);
+        for (uint64_t rest = word; rest; rest &= rest - 1) packets_.prefetch(base[std::countr_zero(rest)].head);
+        while (word) {
+            const int bit = forward ? std::countr_zero(word) : 63 - std::countl_zero(word);
+            word &= ~(1ull << bit);
+            serve_port(static_cast<uint32_t>(w << 6) + static_cast<uint32_t>(bit), base[bit], slot);
+        }
+    }
+    void serve_port(uint32_t p, Port& q, Slot slot) {
+        if (static_cast<int32_t>(q.free_slot - static_cast<uint32_t>(slot)) > 0) return;
+        const PortKind& kind = fabric_.kind(q);
+        q.free_slot = static_cast<uint32_t>(slot) + kind.period;
+        if (q.debt_bytes >= fabric_.full_bytes()) [[unlikely]] {
+            q.debt_bytes = static_cast<uint16_t>(q.debt_bytes - fabric_.full_bytes());
+            return;
+        }
+        const uint16_t depth = q.depth;
+        const uint32_t number = pop(p, q);
+        Packet& k = packets_[number];
+        if (depth > kind.ecn_min) mark(p, depth, kind, k, slot);
+        ++q.packets;
+        ++counters_.hops;
+        if (k.bytes != fabric_.full_bytes()) [[unlikely]] fabric_.tally(p).short_bytes += fabric_.full_bytes() - k.bytes;
+        if constexpr (Policy::kLossless) forget(k);
+        if (q.flags & Port::kLossy) [[unlikely]]
+            if (is_lost_on(p, q)) return free_packet(number);
+        depart(number, k, p, q, start_of(slot) + k.phase, p);
+    }
+    uint32_t pop(uint32_t p, Port& q) noexcept {
+        const uint32_t number = q.head;
+        q.head = packets_[number].next;
+        --waiting_;
+        if (--q.depth == 0) fabric_.deactivate(p);
+        return number;
+    }
+    void push(uint32_t number, uint32_t p, Slot slot) {
+        Port& q = fabric_.port(p);
+        if (q.flags & Port::kDown) [[unlikely]] return lose_at(number, p);
+        if constexpr (!Policy::kLossless)
+            if (q.depth >= fabric_.kind(q).limit) [[unlikely]] return overflow(number, p, slot);
+        if (q.depth == 0) {
+            q.head = number;
+            if (!(q.flags & Port::kPaused)) fabric_.activate(p);
+        } else {
+            packets_[q.tail].next = number;
+        }
+        q.tail = number;
+        ++waiting_;
+        if (++q.depth > q.deepest) q.deepest = q.depth;
+        if constexpr (Policy::kLossless) remember(packets_[number], slot);
+    }
+    // Puts the packet on the wire of `p` at tick `start`.
+    void depart(uint32_t number, Packet& k, uint32_t p, const Port& q, Tick start, uint32_t ingress) {
+        uint32_t next = q.target;
+        Tick arrival = start + q.delay;
+        if (!(next & kNicTarget)) {
+            if constexpr (Policy::kLossless) k.ingress = ingress;
+            if (Policy::kAdaptive && (k.flags & Packet::kAdaptive)) next = kChoiceTarget | fabric_.target_node(p);
+            else next = router_.step(k.route, next);
+        } else if (k.bytes != fabric_.full_bytes()) [[unlikely]] {
+            // A short packet is complete sooner, though not before the one ahead of it on this wire.
+            arrival -= Tick{fabric_.kind(q).period} * kTicksPerSlot - fabric_.wire_ticks(p, k.bytes);
+        }
+        (void)ingress;
+        k.phase = static_cast<uint8_t>(arrival);
+        wire_.append(slot_of(arrival), uint64_t{next} << 32 | number);
+    }
+    void mark(uint32_t p, uint16_t depth, const PortKind& kind, Packet& k, Slot slot) noexcept {
+        if (depth < kind.ecn_max) {
+            const double share = (depth - kind.ecn_min) * kind.ecn_slope;
+            if (static_cast<double>(marks_.at(slot * fabric_.num_ports() + p) >> 11) * 0x1.0p-53 >= share) return;
+        }
+        if (k.flags & Packet::kMarked) return;
+        k.flags |= Packet::kMarked;
+        ++counters_.marked;
+        ++fabric_.tally(p).marks;
+    }
+
+    // ---- losses ------------------------------------------------------------------------------------------------------
+
+    bool is_lost_on(uint32_t p, const Port& q) {
+        if (q.flags & Port::kDown) ++counters_.dropped_down;
+        else if (rng_.unit() < fabric_.health(p).loss) ++counters_.dropped_loss;
+        else return false;
+        ++fabric_.tally(p).drops;
+        return true;
+    }
+    void lose_at(uint32_t number, uint32_t p) {
+        ++counters_.dropped_down;
+        ++fabric_.tally(p).drops;
+        free_packet(number);
+    }
+    // No room: the header goes on as a control packet, or the packet is gone.
+    void overflow(uint32_t number, uint32_t p, Slot slot) {
+        Packet& k = packets_[number];
+        if (!fabric_.settings().trimming) {
+            ++counters_.dropped_full;
+            ++fabric_.tally(p).drops;
+            return free_packet(number);
+        }
+        ++counters_.trimmed;
+        ++fabric_.tally(p).trims;
+        const uint32_t bytes = fabric_.settings().trimmed_bytes;
+        Tick at = start_of(slot) + k.phase;
+        uint64_t route = k.route;
+        uint32_t hop = p, hops = 0;
+        bool lost = false;
+        for (;;) {
+            ++hops;
+            at += fabric_.control_ticks(hop, bytes);
+            lost = lost || fails(hop);
+            const uint32_t target = fabric_.port(hop).target;
+            if (target & kNicTarget) break;
+            hop = router_.step(route, target);
+        }
+        counters_.control_hops += hops;
+        charge(hop, bytes);
+        if (!lost) {
+            Control c{};
+            c.connection = k.connection;
+            c.kind = Control::kTrimmed;
+            c.nic = fabric_.target_node(hop);
+            c.put(Trimmed{k.sequence, k.stamp, k.path, k.bytes, k.flags, hop == p});
+            deliver_control(at, c);
+        } else {
+            ++counters_.control_lost;
+        }
+        free_packet(number);
+    }
+
+    // ---- control -----------------------------------------------------------------------------------------------------
+
+    void deliver_control(Tick at, Control& c) {
+        const uint32_t number = controls_.take();
+        c.phase = static_cast<uint8_t>(at);
+        controls_[number] = c;
+        events_.append(slot_of(at), event(Happening::Control, number));
+    }
+    void charge(uint32_t p, uint32_t bytes) noexcept {
+        Port& q = fabric_.port(p);
+        fabric_.tally(p).control_bytes += bytes;
+        q.debt_bytes = static_cast<uint16_t>(q.debt_bytes + bytes > 2 * fabric_.full_bytes() ? 2 * fabric_.full_bytes() : q.debt_bytes + bytes);
+    }
+    void charge_nic(NicPort& n, uint32_t bytes) noexcept {
+        fabric_.tally(n.port).control_bytes += bytes;
+        n.debt_bytes = static_cast<uint16_t>(n.debt_bytes + bytes);
+        if (n.debt_bytes < fabric_.full_bytes()) return;
+        n.debt_bytes = static_cast<uint16_t>(n.debt_bytes - fabric_.full_bytes());
+        n.free += Tick{fabric_.kind(fabric_.port(n.port)).period} * kTicksPerSlot;
+    }
+    bool fails(uint32_t p) noexcept {
+        const Port& q = fabric_.port(p);
+        if (!(q.flags & (Port::kDown | Port::kLossy))) return false;
+        return (q.flags & Port::kDown) || rng_.unit() < fabric_.health(p).loss;
+    }
+    bool loses_control(uint32_t uplink, uint64_t route) noexcept {
+        if (fails(uplink)) return true;
+        for (uint32_t p = uplink;;) {
+            const uint32_t target = fabric_.port(p).target;
+            if (target & kNicTarget) return false;
+            p = router_.step(route, target);
+            if (fails(p)) return true;
+        }
+    }
+
+    // ---- lossless: what each feeding port has in the buffers of the switch it feeds ------------------------------------
+
+    void remember(const Packet& k, Slot slot) {
+        if constexpr (Policy::kLossless) {
+            if (++buffered_[k.ingress] < xoff_ || pausing_[k.ingress]) return;
+            pausing_[k.ingress] = 1;
+            ++counters_.pauses;
+            events_.append(slot + pause_slots(k.ingress), event(Happening::Pause, k.ingress));
+        }
+    }
+    void forget(const Packet& k) {
+        if constexpr (Policy::kLossless) {
+            if (--buffered_[k.ingress] > xon_ || !pausing_[k.ingress]) return;
+            pausing_[k.ingress] = 0;
+            events_.append(now_slot_ + pause_slots(k.ingress), event(Happening::Resume, k.ingress));
+        }
+    }
+    Slot pause_slots(uint32_t p) const noexcept {
+        const Tick t = fabric_.port(p).delay - Tick{fabric_.kind(fabric_.port(p)).period} * kTicksPerSlot;
+        return 1 + slot_of(t);
+    }
+
+    // ---- adaptive routing --------------------------------------------------------------------------------------------
+
+    // Route word of an adaptive packet: the attachment switch it goes to, and above it the port there that faces the NIC.
+    uint32_t choose(uint32_t number, uint32_t node) noexcept {
+        const uint64_t route = packets_[number].route;
+        const auto goal = static_cast<uint32_t>(route), last = static_cast<uint32_t>(route >> 32);
+        if (node == goal) return last;
+        const Router::Choice c = router_.next_ports(node, goal);
+        if (c.count == 0) return last;  // cut off: lost there, as a packet without a route is
+        const uint32_t start = rng_.below(c.count);
+        uint32_t best = kNone;
+        for (uint32_t i = 0; i < c.count; ++i) {
+            const uint32_t p = c.ports[(start + i) % c.count];
+            const Port& q = fabric_.port(p);
+            if (best == kNone || q.depth < fabric_.port(best).depth) best = p;
+        }
+        return best;
+    }
+
+    FabricState fabric_;
+    Router router_;
+    Pool<Packet> packets_;
+    Pool<Control> controls_;
+    Calendar wire_, events_;
+    std::vector<Arrival> arrivals_;
+    size_t num_arrivals_ = 0;
+    CounterRng rng_, order_, marks_;
+    TrafficCounters counters_;
+    uint64_t waiting_ = 0;
+    Slot now_slot_ = 0;  // of the step under way
+    uint32_t xoff_, xon_;
+    VirtualArray<uint32_t> buffered_;
+    VirtualArray<uint8_t> pausing_;
+};
+
+}  // namespace farstep::sim

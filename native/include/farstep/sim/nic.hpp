@@ -1,0 +1,88 @@
+// Who may send from each NIC: connections with data and window, served in turn.
+#pragma once
+
+#include <cstdint>
+
+#include "farstep/sim/slot_clock.hpp"
+#include "farstep/sim/virtual_array.hpp"
+
+namespace farstep::sim {
+
+/// One NIC's ring of connections that may have a packet. Linked through the connections, so it costs two words a NIC.
+struct NicRing {
+    static constexpr uint32_t kEmpty = UINT32_MAX;
+    uint32_t last = kEmpty;   // served last; its successor is next
+    uint32_t ports_up = ~0u;  // as far as the NIC knows
+    Tick since = 0;           // when it last became ready after having nothing to send
+};
+
+class NicRings {
+public:
+    NicRings(uint32_t num_nics, uint32_t num_connections) : rings_(num_nics), next_(num_connections), ready_((num_nics + 63) / 64) {
+        for (NicRing& r : rings_) r = NicRing{};
+        for (uint32_t& n : next_) n = kOutside;
+    }
+
+    /// Puts a connection behind the others of its NIC, unless it is there.
+    void add(uint32_t nic, uint32_t c, Tick now) noexcept {
+        if (next_[c] != kOutside) return;
+        NicRing& r = rings_[nic];
+        if (r.last == NicRing::kEmpty) {
+            next_[c] = c;
+            r.since = now;
+            set_ready(nic, true);
+            ++num_ready_;
+        } else {
+            next_[c] = next_[r.last];
+            next_[r.last] = c;
+        }
+        r.last = c;
+    }
+    uint32_t first(uint32_t nic) const noexcept { return next_[rings_[nic].last]; }
+    bool is_empty(uint32_t nic) const noexcept { return rings_[nic].last == NicRing::kEmpty; }
+    /// The first one has had its turn.
+    void turn(uint32_t nic) noexcept { rings_[nic].last = next_[rings_[nic].last]; }
+    /// The first one has nothing to send.
+    void remove_first(uint32_t nic) noexcept {
+        NicRing& r = rings_[nic];
+        const uint32_t c = next_[r.last];
+        if (c == r.last) {
+            r.last = NicRing::kEmpty;
+            set_ready(nic, false);
+            --num_ready_;
+        } else {
+            next_[r.last] = next_[c];
+        }
+        next_[c] = kOutside;
+    }
+    NicRing& ring(uint32_t nic) noexcept { return rings_[nic]; }
+
+    /// A NIC with something to send whose ports are all busy sleeps until one is free.
+    void sleep(uint32_t nic) noexcept {
+        set_ready(nic, false);
+        --num_ready_;
+    }
+    void awake(uint32_t nic) noexcept {
+        if (is_empty(nic) || is_ready(nic)) return;
+        set_ready(nic, true);
+        ++num_ready_;
+    }
+    uint32_t num_ready() const noexcept { return num_ready_; }
+    uint64_t* words() noexcept { return ready_.data(); }
+    size_t num_words() const noexcept { return ready_.size(); }
+    bool is_ready(uint32_t nic) const noexcept { return ready_[nic >> 6] >> (nic & 63) & 1; }
+
+private:
+    static constexpr uint32_t kOutside = UINT32_MAX;
+    void set_ready(uint32_t nic, bool on) noexcept {
+        if (on) ready_[nic >> 6] |= 1ull << (nic & 63);
+        else ready_[nic >> 6] &= ~(1ull << (nic & 63));
+    }
+
+    VirtualArray<NicRing> rings_;
+    VirtualArray<uint32_t> next_;
+    VirtualArray<uint64_t> ready_;
+    uint32_t num_ready_ = 0;
+};
+
+}  // namespace farstep::sim

@@ -1,0 +1,542 @@
+// The packet engine: simulated time, slot by slot, over the parts that do the work.
+//
+// Order within a slot (a slot is what a full packet takes on the fastest link):
+//   1. actions of the fault schedule that are due, and samples of the time series;
+//   2. packets that arrive: at a switch they join the queue of their next port, in the order in which they left the ports
+//      they came from;
+//   3. packets that arrive at NICs, in that same order: each is handed to its transport, which may answer;
+//   4. control packets, timers, pauses and starting tasks, in the order in which they were scheduled;
+//   5. NICs: each free port of each NIC that has something to send gets one packet, connections of a NIC in turn;
+//   6. ports of switches: each that is free and has packets puts one on its wire.
+// Steps 5 and 6 walk over NICs and ports from a random place in a random direction, drawn anew for every slot from the
+// seed. So no result depends on which number a host, a switch or a link has, while equal seeds give equal runs.
+// Slots in which nothing can happen are skipped.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farstep/sim/fault_actions.hpp"
+#include "farstep/sim/network.hpp"
+#include "farstep/sim/nic.hpp"
+#include "farstep/sim/series.hpp"
+#include "farstep/sim/settings.hpp"
+#include "farstep/sim/task_graph.hpp"
+#include "farstep/sim/transport.hpp"
+
+namespace farstep::sim {
+
+enum class RunStatus : uint8_t { Finished, Until, WallLimit, Cancelled, Stalled };
+
+struct EngineSettings {
+    FabricSettings fabric;
+    SeriesSettings series;
+    uint64_t remap_delay_ns = 0;        // from a port's failure to the NIC's use of the others, and its peers' after it
+    bool completes_at_source = true;    // a flow is done when its source knows; else when its target has it
+};
+
+/// Results of one task.
+struct TaskOutcome {
+    static constexpr int64_t kNever = -1;
+    int64_t start_ns = kNever, finish_ns = kNever;
+    uint32_t packets = 0, retransmitted = 0, trims = 0, losses = 0, spurious = 0;
+};
+
+template <class T>
+class PacketEngine {
+public:
+    using Transport = T;
+    using Net = Network<typename T::Policy>;
+
+    PacketEngine(const FabricColumns& c, const EngineSettings& s, const typename T::Settings& t)
+        : settings_(s), transport_settings_(t), net_(c, s.fabric), series_(s.series, net_.fabric()), nic_order_(s.fabric.seed + 0x3C6EF372FE94F82Bull) {}
+
+    // ---- before the run ------------------------------------------------------------------------------------------------
+
+    void add_tasks(const TaskColumns& c) {
+        tasks_.add(c, net_.fabric().num_nics());
+        outcomes_.assign(tasks_.size(), {});
+        const auto n = static_cast<uint32_t>(tasks_.connections().size());
+        rows_.assign(n, {});
+        for (uint32_t i = 0; i < n; ++i) {
+            rows_[i].source = tasks_.connections()[i].source;
+            rows_[i].target = tasks_.connections()[i].target;
+            rows_[i].flows_left = tasks_.connections()[i].flows;
+        }
+        num_timers_ = 2 * size_t{n} + net_.fabric().num_nics();
+        timers_ = std::make_unique<VirtualArray<Slot>>(num_timers_);
+        rings_ = std::make_unique<NicRings>(net_.fabric().num_nics(), n);
+        transport_ = std::make_unique<T>(transport_settings_, net_, n);
+        for (uint32_t i = 0; i < tasks_.size(); ++i)
+            if (tasks_.at(i).waits_for == 0) plan_start(i, 0);
+        tasks_left_ = tasks_.size();
+    }
+    void add_fault(const FaultAction& a) { faults_.add(a, net_.fabric().num_ports()); }
+
+    // ---- the run -------------------------------------------------------------------------------------------------------
+
+    /// Goes on until everything is done or a limit is met. `keep_going` is asked now and then; false cancels the run.
+    RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) {
+        const auto began = std::chrono::steady_clock::now();
+        uint32_t countdown = kSlotsBetweenChecks;
+        while (tasks_left_ > 0) {
+            const Slot next = next_slot();
+            if (next == kNoSlot || is_stuck(next, limits)) return RunStatus::Stalled;
+            if (net_.fabric().clock().ns(start_of(next)) >= limits.until_ns) return RunStatus::Until;
+            step(next);
+            if (--countdown) continue;
+            countdown = kSlotsBetweenChecks;
+            if (keep_going && !keep_going()) return RunStatus::Cancelled;
+            if (limits.max_wall_s > 0 &&
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > limits.max_wall_s)
+                return RunStatus::WallLimit;
+        }
+        check_conservation();
+        return RunStatus::Finished;
+    }
+
+    // ---- services for the transport --------------------------------------------------------------------------------------
+
+    Net& network() noexcept { return net_; }
+    const Net& network() const noexcept { return net_; }
+    Tick now() const noexcept { return now_; }
+    uint64_t now_ns() const noexcept { return net_.fabric().clock().ns(now_); }
+    void wake(uint32_t c) noexcept { rings_->add(rows_[c].source, c, now_); }
+    void set_timer(uint32_t timer, uint64_t at_ns) {
+        if (at_ns == UINT64_MAX) return;
+        Slot& set = (*timers_)[timer];
+        // Most calls only move a deadline further out; those are noticed when the earlier one fires.
+        const Tick at = net_.fabric().clock().ticks(static_cast<double>(at_ns));
+        Slot slot = slot_of(at + kTicksPerSlot - 1);
+        if (slot <= slot_) slot = slot_ + 1;
+        if (set != 0 && set <= slot) return;
+        set = slot;
+        net_.events().append(slot, event(Happening::Timer, timer));
+    }
+    void on_received(uint32_t c) {
+        Row& r = rows_[c];
+        const uint32_t task = r.receiving;
+        assert(task != TaskGraph::kNoTask);
+        if (++r.pieces_received < r.pieces_of_receiving) return;
+        r.pieces_received = 0;
+        goodput_bytes_ += tasks_.at(task).size_bytes;
+        set_receiving(r, tasks_.at(task).next_of_connection);
+        if (settings_.completes_at_source) return;
+        outcomes_[task].finish_ns = static_cast<int64_t>(now_ns());
+        finish(task);
+    }
+    void on_completed(uint32_t c) {
+        Row& r = rows_[c];
+        const uint32_t task = r.completing;
+        assert(task != TaskGraph::kNoTask);
+        if (--tasks_.at(task).pieces > 0) return post_more(c);
+        r.completing = tasks_.at(task).next_of_connection;
+        note_counters(c, task);
+        --r.flows_left;
+        if (settings_.completes_at_source) {
+            outcomes_[task].finish_ns = static_cast<int64_t>(now_ns());
+            finish(task);
+        }
+        if (r.flows_left == 0) {
+            closing_.push_back(c);
+            return;
+        }
+        post_more(c);
+    }
+    void on_failed(uint32_t c, const char* why) {
+        Row& r = rows_[c];
+        if (r.failed) return;
+        r.failed = true;
+        failures_.push_back({now_ns(), c, why});
+    }
+    void note_placed() noexcept { progress_slot_ = slot_; }
+
+    // ---- results -------------------------------------------------------------------------------------------------------
+
+    struct Failure {
+        uint64_t time_ns;
+        uint32_t connection;
+        std::string why;
+    };
+    const std::vector<TaskOutcome>& outcomes() const noexcept { return outcomes_; }
+    const std::vector<PathEvent>& path_events() noexcept {
+        collect_path_events();
+        return path_events_;
+    }
+    const std::vector<Failure>& failures() const noexcept { return failures_; }
+    Series& series() noexcept { return series_; }
+    T& transport() noexcept { return *transport_; }
+    uint32_t connection_source(uint32_t c) const noexcept { return rows_[c].source; }
+    uint32_t connection_target(uint32_t c) const noexcept { return rows_[c].target; }
+    uint64_t tasks_left() const noexcept { return tasks_left_; }
+    uint64_t slots_stepped() const noexcept { return slots_stepped_; }
+    /// Takes the counters of flows that are not done.
+    void settle() {
+        for (uint32_t c = 0; c < rows_.size(); ++c)
+            if (rows_[c].open && rows_[c].completing != TaskGraph::kNoTask) note_counters(c, rows_[c].completing);
+    }
+    /// Sent = delivered + trimmed + dropped + in flight. Anything else is a bug of ours.
+    void check_conservation() const {
+        const TrafficCounters& k = net_.counters();
+        const uint64_t accounted = k.delivered + k.trimmed + k.dropped() + net_.in_flight();
+        if (k.sent == accounted) return;
+        throw std::logic_error("conservation violated: " + std::to_string(k.sent) + " packets sent, " + std::to_string(accounted) +
+                               " accounted for");
+    }
+    /// Which flows are not done and what each waits for, at most `most` lines.
+    std::vector<std::string> unfinished(size_t most) const {
+        std::vector<std::string> lines;
+        for (uint32_t i = 0; i < tasks_.size() && lines.size() < most; ++i) {
+            if (outcomes_[i].finish_ns < 0) lines.push_back(describe(i));
+        }
+        return lines;
+    }
+
+private:
+    static constexpr uint32_t kSlotsBetweenChecks = 4096;
+    static constexpr uint32_t kAhead = 8;  // entries between asking the cache for something and using it
+
+    struct Row {
+        uint32_t source = 0, target = 0;
+        uint32_t posting = TaskGraph::kNoTask, last = TaskGraph::kNoTask;     // first flow not wholly posted; last started
+        uint32_t receiving = TaskGraph::kNoTask, completing = TaskGraph::kNoTask;
+        uint32_t pieces_received = 0, pieces_of_receiving = 0;
+        uint32_t flows_left = 0;
+        bool open = false, failed = false;
+        uint64_t posted_bytes = 0;  // of the flow being posted
+        FlowCounters counted;       // when the flow before was done
+    };
+
+    // ---- time ----------------------------------------------------------------------------------------------------------
+
+    Slot next_slot() {
+        const Slot soonest = started_ ? slot_ + 1 : 0;
+        if (net_.has_waiting() || rings_->num_ready() > 0) return soonest;
+        Slot next = std::min(net_.next_arrival(), net_.events().next());
+        next = std::min(next, slot_at(faults_.next_ns()));
+        // Samples alone keep nothing going.
+        if (next != kNoSlot) next = std::min(next, slot_at(series_.next_ns()));
+        return next == kNoSlot ? kNoSlot : std::max(next, soonest);
+    }
+    Slot slot_at(uint64_t ns) const noexcept {
+        return ns == UINT64_MAX ? kNoSlot : slot_of(net_.fabric().clock().ticks(static_cast<double>(ns)) + kTicksPerSlot - 1);
+    }
+    bool is_stuck(Slot next, const RunLimits& limits) const noexcept {
+        if (delays_running_ > 0 || flows_running_ == 0) return false;
+        const Slot since = std::max(progress_slot_, last_start_slot_);
+        return next > since && net_.fabric().clock().ns(start_of(next - since)) > limits.stall_ns;
+    }
+
+    void step(Slot slot) {
+        started_ = true;
+        slot_ = slot;
+        now_ = start_of(slot);
+        ++slots_stepped_;
+        const uint64_t ns = now_ns();
+        if (faults_.next_ns() <= ns || series_.next_ns() <= ns) [[unlikely]] on_schedule(ns);
+        net_.begin(slot);
+        size_t count = 0;
+        const typename Net::Arrival* const arrivals = net_.receive(slot, count);
+        deliver(arrivals, count);
+        handle_events(slot);
+        close_finished();
+        serve_nics(slot);
+        net_.serve(slot);
+    }
+
+    // ---- arrivals --------------------------------------------------------------------------------------------------------
+
+    void deliver(const typename Net::Arrival* a, size_t count) {
+        const Tick begin = now_;
+        for (size_t i = 0; i < std::min<size_t>(2 * kAhead, count); ++i) net_.prefetch_packet(a[i].packet);
+        for (size_t i = 0; i < count; ++i) {
+            if (i + 2 * kAhead < count) net_.prefetch_packet(a[i + 2 * kAhead].packet);
+            if (i + kAhead < count) transport_->prefetch_data(net_.packet(a[i + kAhead].packet));
+            now_ = begin + net_.packet(a[i].packet).phase;
+            transport_->on_data(*this, a[i].packet);
+            net_.free_packet(a[i].packet);
+        }
+        now_ = begin;
+    }
+    void handle_events(Slot slot) {
+        due_.clear();
+        net_.events().drain(slot, [&](uint64_t e) { due_.push_back(e); });
+        const Tick begin = now_;
+        for (size_t i = 0; i < due_.size(); ++i) {
+            if (i + 2 * kAhead < due_.size() && what_of(due_[i + 2 * kAhead]) == Happening::Control)
+                net_.prefetch_control(static_cast<uint32_t>(number_of(due_[i + 2 * kAhead])));
+            if (i + kAhead < due_.size() && what_of(due_[i + kAhead]) == Happening::Control)
+                transport_->prefetch_control(net_.control(static_cast<uint32_t>(number_of(due_[i + kAhead]))));
+            handle(due_[i], begin);
+        }
+        now_ = begin;
+    }
+    void handle(uint64_t e, Tick begin) {
+        const auto number = static_cast<uint32_t>(number_of(e));
+        now_ = begin;
+        switch (what_of(e)) {
+            case Happening::Control: {
+                const Control c = net_.control(number);
+                net_.free_control(number);
+                now_ = begin + c.phase;
+                transport_->on_control(*this, c);
+                break;
+            }
+            case Happening::Timer:
+                if ((*timers_)[number] != slot_) break;  // an earlier one was set meanwhile
+                (*timers_)[number] = 0;
+                transport_->on_timer(*this, number);
+                break;
+            case Happening::Task: start_or_finish(number); break;
+            case Happening::Pause: net_.pause(number, true); break;
+            case Happening::Resume:
+                if (net_.pause(number, false)) rings_->awake(net_.fabric().source_node(number));
+                break;
+            case Happening::Wake: rings_->awake(number); break;
+        }
+    }
+
+    // ---- NICs ------------------------------------------------------------------------------------------------------------
+
+    void serve_nics(Slot slot) {
+        if (rings_->num_ready() == 0) return;
+        const uint64_t draw = nic_order_.at(slot);
+        const size_t words = rings_->num_words();
+        const bool forward = draw & 1;
+        size_t w = static_cast<size_t>((static_cast<unsigned __int128>(draw) * words) >> 64);
+        turn_.clear();
+        for (size_t n = 0; n < words; ++n) {
+            for (uint64_t word = rings_->words()[w]; word;) {
+                const int bit = forward ? std::countr_zero(word) : 63 - std::countl_zero(word);
+                word &= ~(1ull << bit);
+                turn_.push_back(static_cast<uint32_t>(w << 6) + static_cast<uint32_t>(bit));
+            }
+            if (forward) w = w + 1 == words ? 0 : w + 1;
+            else w = w == 0 ? words - 1 : w - 1;
+        }
+        for (size_t i = 0; i < turn_.size(); ++i) {
+            if (i + 2 * kAhead < turn_.size()) transport_->prefetch_poll(rings_->first(turn_[i + 2 * kAhead]));
+            if (i + kAhead < turn_.size()) transport_->prefetch_state(rings_->first(turn_[i + kAhead]));
+            serve_nic(turn_[i], slot);
+        }
+    }
+    void serve_nic(uint32_t nic, Slot slot) {
+        FabricState& f = net_.fabric();
+        const uint32_t first = f.first_nic_port(nic), count = f.num_nic_ports(nic);
+        const Tick end = start_of(slot + 1);
+        uint32_t free = 0;
+        Tick soonest = UINT64_MAX;
+        for (uint32_t k = 0; k < count; ++k) {
+            const NicPort& n = f.nic_port(first + k);
+            soonest = std::min(soonest, n.free);
+            if (n.free < end && !(f.port(n.port).flags & Port::kPaused)) free |= 1u << k;
+        }
+        const Tick since = std::max(start_of(slot), rings_->ring(nic).since);
+        while (free && !rings_->is_empty(nic)) {
+            const uint32_t c = rings_->first(nic);
+            // What it sends starts when its port is free, and not before the NIC had something to send.
+            Tick start = UINT64_MAX;
+            for (uint32_t rest = free; rest; rest &= rest - 1) start = std::min(start, f.nic_port(first + static_cast<uint32_t>(std::countr_zero(rest))).free);
+            start = std::max(start, since);
+            Departure d;
+            if (!transport_->poll(*this, c, f.clock().ns(start), free, d)) {
+                // With a port busy or paused it may have wanted that one.
+                if (free != (count >= 32 ? ~0u : (1u << count) - 1)) break;
+                rings_->remove_first(nic);
+                continue;
+            }
+            NicPort& n = f.nic_port(first + d.port);
+            net_.inject(d.packet, first + d.port, std::max(n.free, start));
+            rings_->turn(nic);
+            free &= ~(1u << d.port);
+        }
+        if (rings_->is_empty(nic)) return;
+        // All ports busy for longer than this slot: no use in asking before one is free.
+        for (uint32_t k = 0; k < count; ++k) soonest = std::min(k ? soonest : UINT64_MAX, f.nic_port(first + k).free);
+        const Slot at = slot_of(soonest);
+        if (at <= slot + 1) return;
+        rings_->sleep(nic);
+        net_.events().append(at, event(Happening::Wake, nic));
+    }
+
+    // ---- tasks -----------------------------------------------------------------------------------------------------------
+
+    // Its predecessors are done at `now_ns`.
+    void plan_start(uint32_t task, uint64_t now_ns) {
+        const Task& t = tasks_.at(task);
+        const uint64_t at = std::max(now_ns + t.delay_ns, t.start_ns);
+        if (!tasks_.is_flow(task)) {
+            outcomes_[task].start_ns = static_cast<int64_t>(at - t.delay_ns);
+            ++delays_running_;
+        }
+        Slot slot = slot_at(at);
+        if (started_ && slot <= slot_) slot = slot_ + 1;
+        ++planned_;
+        net_.events().append(slot, event(Happening::Task, task));
+        due_ns_.resize(std::max<size_t>(due_ns_.size(), task + 1), 0);
+        due_ns_[task] = at;
+    }
+    void start_or_finish(uint32_t task) {
+        --planned_;
+        // Within the slot, at its own tick.
+        const Tick at = net_.fabric().clock().ticks(static_cast<double>(due_ns_[task]));
+        now_ = std::clamp(at, start_of(slot_), start_of(slot_ + 1) - 1);
+        if (!tasks_.is_flow(task)) {
+            --delays_running_;
+            outcomes_[task].finish_ns = static_cast<int64_t>(due_ns_[task]);
+            progress_slot_ = slot_;
+            return finish(task);
+        }
+        outcomes_[task].start_ns = static_cast<int64_t>(due_ns_[task]);
+        ++flows_running_;
+        last_start_slot_ = slot_;
+        Task& t = tasks_.at(task);
+        t.pieces = t.size_bytes == 0 ? 1 : static_cast<uint32_t>((t.size_bytes + T::kMaxMessage_bytes - 1) / T::kMaxMessage_bytes);
+        const uint32_t c = t.connection;
+        Row& r = rows_[c];
+        if (r.last != TaskGraph::kNoTask) tasks_.at(r.last).next_of_connection = task;
+        r.last = task;
+        if (r.posting == TaskGraph::kNoTask) r.posting = task;
+        if (r.receiving == TaskGraph::kNoTask) set_receiving(r, task);
+        if (r.completing == TaskGraph::kNoTask) r.completing = task;
+        if (!r.open) {
+            r.open = true;
+            if (!transport_->open(*this, c, r.source, r.target)) on_failed(c, "no path between its NICs");
+        }
+        if (!r.failed) post_more(c);
+    }
+    void set_receiving(Row& r, uint32_t task) noexcept {
+        r.receiving = task;
+        if (task != TaskGraph::kNoTask) r.pieces_of_receiving = tasks_.at(task).pieces;
+    }
+    void post_more(uint32_t c) {
+        Row& r = rows_[c];
+        while (r.posting != TaskGraph::kNoTask && transport_->can_post(c)) {
+            const Task& t = tasks_.at(r.posting);
+            const uint64_t bytes = std::min(t.size_bytes - r.posted_bytes, T::kMaxMessage_bytes);
+            transport_->post(*this, c, bytes);
+            r.posted_bytes += bytes;
+            if (r.posted_bytes < t.size_bytes) continue;
+            r.posted_bytes = 0;
+            r.posting = t.next_of_connection;
+        }
+    }
+    void finish(uint32_t task) {
+        --tasks_left_;
+        if (tasks_.is_flow(task)) --flows_running_;
+        const uint64_t ns = tasks_.is_flow(task) ? now_ns() : due_ns_[task];
+        tasks_.finish(task, [&](uint32_t next) { plan_start(next, ns); });
+    }
+    void note_counters(uint32_t c, uint32_t task) {
+        Row& r = rows_[c];
+        const FlowCounters k = transport_->counters(c);
+        TaskOutcome& o = outcomes_[task];
+        o.packets += static_cast<uint32_t>(k.packets - r.counted.packets);
+        o.retransmitted += static_cast<uint32_t>(k.retransmitted - r.counted.retransmitted);
+        o.trims += static_cast<uint32_t>(k.trims - r.counted.trims);
+        o.losses += static_cast<uint32_t>(k.losses > r.counted.losses ? k.losses - r.counted.losses : 0);
+        o.spurious += static_cast<uint32_t>(k.spurious - r.counted.spurious);
+        r.counted = k;
+    }
+    void close_finished() {
+        for (const uint32_t c : closing_) {
+            if (rows_[c].receiving != TaskGraph::kNoTask) continue;
+            transport_->close(c);
+            rows_[c].open = false;
+        }
+        closing_.clear();
+    }
+
+    // ---- schedule --------------------------------------------------------------------------------------------------------
+
+    void on_schedule(uint64_t ns) {
+        FaultAction a;
+        while (faults_.poll(ns, a)) apply(a);
+        if (series_.next_ns() > ns) return;
+        const TrafficCounters& k = net_.counters();
+        series_.sample(ns, net_.fabric(), {goodput_bytes_, k.dropped(), k.trimmed, 0, k.marked});
+        collect_path_events();
+    }
+    void apply(const FaultAction& a) {
+        FabricState& f = net_.fabric();
+        const uint32_t p = f.port_of_link(a.link);
+        switch (a.kind) {
+            case FaultKind::Down:
+                f.add_down(p, 1);
+                if (!f.is_nic(f.source_node(p))) net_.flush(p);
+                break;
+            case FaultKind::Up:
+                if (f.health(p).down > 0) f.add_down(p, -1);
+                break;
+            case FaultKind::Loss: f.set_loss(p, a.value); break;
+            case FaultKind::Rate: f.set_rate_factor(p, a.value); break;
+            case FaultKind::Delay: f.set_extra_delay(p, a.value); break;
+            case FaultKind::PortKnownDown:
+            case FaultKind::PortKnownUp: {
+                // Twice the value 0/1: the NIC first, and its peers when its word has reached them.
+                const double up = a.kind == FaultKind::PortKnownUp ? 1 : 0;
+                faults_.add({a.time_ns + settings_.remap_delay_ns, FaultKind::NoticeOwn, a.link, up}, f.num_ports());
+                faults_.add({a.time_ns + 2 * settings_.remap_delay_ns, FaultKind::NoticePeers, a.link, up}, f.num_ports());
+                break;
+            }
+            case FaultKind::NoticeOwn: notice(p, a.value > 0, true); break;
+            case FaultKind::NoticePeers: notice(p, a.value > 0, false); break;
+        }
+    }
+    void notice(uint32_t p, bool up, bool own) {
+        FabricState& f = net_.fabric();
+        if (!f.is_nic(f.source_node(p))) p = f.reverse(p);
+        const uint32_t nic = f.source_node(p);
+        if (f.is_nic(nic)) transport_->on_nic_port(*this, nic, p - f.first_port(nic), up, own);
+    }
+    void collect_path_events() {
+        if (transport_) transport_->take_events([&](const PathEvent& e) { path_events_.push_back(e); });
+    }
+
+    // ---- words -------------------------------------------------------------------------------------------------------------
+
+    std::string describe(uint32_t task) const {
+        const Task& t = tasks_.at(task);
+        std::string what = "task " + std::to_string(task);
+        if (!tasks_.is_flow(task)) return what + ": a delay that waits for " + std::to_string(t.waits_for) + " tasks";
+        const Row& r = rows_[t.connection];
+        what += ": flow of " + std::to_string(t.size_bytes) + " bytes from NIC " + std::to_string(r.source) + " to NIC " + std::to_string(r.target);
+        if (t.waits_for > 0) return what + " waits for " + std::to_string(t.waits_for) + " tasks before it";
+        if (outcomes_[task].start_ns < 0) return what + " waits for its time";
+        for (const Failure& f : failures_)
+            if (f.connection == t.connection) return what + " failed at " + std::to_string(f.time_ns) + " ns: " + f.why;
+        if (r.completing != task) return what + " waits for flows before it on its connection";
+        return what + " waits for " + transport_->waits_for(t.connection, net_.fabric().clock().ns(now_));
+    }
+
+    EngineSettings settings_;
+    typename T::Settings transport_settings_;
+    Net net_;
+    Series series_;
+    TaskGraph tasks_;
+    FaultSchedule faults_;
+    std::unique_ptr<T> transport_;
+    std::unique_ptr<NicRings> rings_;
+    std::unique_ptr<VirtualArray<Slot>> timers_;
+    size_t num_timers_ = 0;
+    std::vector<Row> rows_;
+    std::vector<TaskOutcome> outcomes_;
+    std::vector<uint64_t> due_ns_;
+    std::vector<uint64_t> due_;
+    std::vector<uint32_t> turn_, closing_;
+    std::vector<PathEvent> path_events_;
+    std::vector<Failure> failures_;
+    CounterRng nic_order_;
+    Slot slot_ = 0, progress_slot_ = 0, last_start_slot_ = 0;
+    Tick now_ = 0;
+    bool started_ = false;
+    uint64_t tasks_left_ = 0, planned_ = 0, delays_running_ = 0, flows_running_ = 0, goodput_bytes_ = 0, slots_stepped_ = 0;
+};
+
+}  // namespace farstep::sim
