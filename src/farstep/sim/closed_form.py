@@ -1,19 +1,19 @@
 """Times that need no simulation: one message, an incast, and collectives whose steps are all alike.
 
 Every formula is built on that of one message. A message of `n` packets over hops `1..H` is cut by the first NIC into
-`n - 1` full packets and a last one; switches store a packet before they forward it. With `t_h` the time of a full packet on
-hop h, `l` that of the last packet on the slowest hop, `t` the longest `t_h`:
+`n - 1` full packets and a last one; switches store a packet before they forward it. With `t_h` the time of a full
+packet on hop h, `l` that of the last packet on the slowest hop, `t` the longest `t_h`:
 
     first bit to last bit, n >= 2:   (n - 1) * t + l + sum over h of t_h - t + propagation and switches
     n = 1:                           sum over h of l_h + propagation and switches
 
-(A short last packet queues behind the full one before it at every hop, so that it saves its length only once.) A sender
-that waits for the acknowledgement adds the way back: propagation, switches and the acknowledgement's time on each hop.
-A message of 2 MB over six hops of 100 Gb/s and 1 us, in packets of 4,086 + 64 bytes: 489 * 332 + 161 + 5 * 332 + 6,000 ns
-out, 6,000 + 6 * 5.1 ns back: 176.20 us.
+(A short last packet queues behind the full one before it at every hop, so that it saves its length only once.) A
+sender that waits for the acknowledgement adds the way back: propagation, switches and the acknowledgement's time on
+each hop. A message of 2 MB over six hops of 100 Gb/s and 1 us, in packets of 4,086 + 64 bytes: 489 * 332 + 161 + 5 *
+332 + 6,000 ns out, 6,000 + 6 * 5.1 ns back: 176.20 us.
 
-The formulas hold on a network without other traffic whose fabric is not slower than its NICs. Where flows of one step share
-links, `farstep.sim.flow.symmetric` computes their rates first.
+The formulas hold on a network without other traffic whose fabric is not slower than its NICs. Where flows of one step
+share links, `farstep.sim.flow.symmetric` computes their rates first.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from farstep.fabric.topology import Topology
+from farstep.sim.flow.ragged import sums
 from farstep.sim.flow.rows import lanes_between
 from farstep.sim.flow.settings import FlowSettings
 from farstep.sim.flow.walk import RoutingView, hash_segments
@@ -105,8 +106,8 @@ class MessageTimes:
         spread = count if settings.spreading == "spray" else np.ones(len(near))
         return cls(
             settings,
-            np.bincount(hop_pair, weights=delay),
-            np.bincount(hop_pair, weights=per_byte),
+            sums(hop_pair, delay, len(near)),
+            sums(hop_pair, per_byte, len(near)),
             slowest,
             spread.astype(np.float64),
         )
@@ -143,8 +144,8 @@ class MessageTimes:
 def incast_ns(times: MessageTimes, size_bytes: ArrayLike) -> float:
     """Least time for messages of many senders to one receiver: its link carries them one after the other.
 
-    `sum of the messages' times on the receiver's link + the shortest rest of a message's way`. No transport beats it; one
-    that keeps the link busy and repeats nothing meets it.
+    `sum of the messages' times on the receiver's link + the shortest rest of a message's way`. No transport beats it;
+    one that keeps the link busy and repeats nothing meets it.
     """
     busy = np.broadcast_to(times.sending_ns(size_bytes), times.latency_ns.shape)
     rest = times.time_ns(size_bytes) - busy
@@ -219,8 +220,8 @@ def hierarchical_all_reduce_ns(
 ) -> float:
     """Time of an all-reduce within groups, across them, and within again.
 
-    `(g - 1)` hops of `size / g` bytes within a group, `2 (G - 1)` hops of `size / (g G)` across, `(g - 1)` within. The parts
-    of a shard go their own ways, so that this is an upper bound where hops within a group differ.
+    `(g - 1)` hops of `size / g` bytes within a group, `2 (G - 1)` hops of `size / (g G)` across, `(g - 1)` within.
+    The parts of a shard go their own ways, so that this is an upper bound where hops within a group differ.
 
     Args:
         within: of the pairs (member, next member) of one group.
@@ -280,8 +281,8 @@ def _rounds_ns(times: MessageTimes, size_bytes: int, rounds: int, step_delay_ns:
 def all_to_all_ns(times: MessageTimes, block_bytes: int, *, members: int) -> float:
     """Least time for every member to send a block to each other one, all at once.
 
-    `(n - 1) * a block's time on a NIC's ports + the rest of the longest way`: a NIC sends and receives n - 1 blocks, one
-    after the other or all at the same time.
+    `(n - 1) * a block's time on a NIC's ports + the rest of the longest way`: a NIC sends and receives n - 1 blocks,
+    one after the other or all at the same time.
     """
     if members < 2:
         return 0.0

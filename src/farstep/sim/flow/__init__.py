@@ -4,8 +4,15 @@
 described in the concept page on the flow level.
 """
 
-from farstep.sim.flow.faults import FlowFaultError, LinkAction
-from farstep.sim.flow.settings import TRANSPORTS, FlowSettings, FlowSettingsError, settings_for
+from farstep.sim.flow.faults import FlowFaultError
+from farstep.sim.flow.settings import (
+    TRANSPORTS,
+    FlowSettings,
+    FlowSettingsError,
+    ignored_knobs,
+    settings_for,
+    settings_of,
+)
 from farstep.sim.flow.simulator import FlowSimulator, FlowsStalled
 from farstep.sim.flow.waterfill import LoadMatrix, max_min_rates
 
@@ -16,8 +23,9 @@ __all__ = [
     "FlowSettingsError",
     "FlowSimulator",
     "FlowsStalled",
-    "LinkAction",
     "LoadMatrix",
+    "ignored_knobs",
     "max_min_rates",
     "settings_for",
+    "settings_of",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.sim.flow.network import FlowNetwork
-from farstep.sim.flow.ragged import gather_rows
+from farstep.sim.flow.ragged import gather_rows, sums
 from farstep.sim.flow.waterfill import LoadMatrix, max_min_rates
 
 __all__ = ["ActiveFlows"]
@@ -170,7 +170,7 @@ class ActiveFlows:
         mine = LoadMatrix(offset, matrix.constraint[position], matrix.share[position])
         self.rate = max_min_rates(mine, network.capacity, network.limit[self.row])
         count = len(network.capacity)
-        self.load = np.bincount(mine.constraint, weights=mine.share * self.rate[owner], minlength=count)
+        self.load = sums(mine.constraint, mine.share * self.rate[owner], count)
         self.users = np.bincount(mine.constraint, minlength=count).astype(np.float64)
 
     # -- accounts ------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ Per hop that spreads over `width` links, in units of a packet's time on that lin
 
 * arrivals to one link from `users` flows or more: variance beyond the mean `v = load**2 * (1 - 1 / min(users, width))`,
   which is the sum of all pairs of packets that may collide; a flow does not collide with itself.
-* queue after `t` packet times: that of a Brownian motion of variance `v` and drift `-(1 - load)`, reflected at zero, whose
-  mean and spread are closed forms; in the limit of little load the mean is the queue of a slotted server,
-  `v / (2 * (1 - load))`.
+* queue after `t` packet times: that of a Brownian motion of variance `v` and drift `-(1 - load)`, reflected at zero,
+  whose mean and spread are closed forms; in the limit of little load the mean is the queue of a slotted server, `v /
+  (2 * (1 - load))`.
 * the mean saturates where the transport keeps queues from growing: at half of `queue_packets`.
 
-The hops' means add up, and so do their variances. The slowest of `paths` paths lies as many standard deviations above the
-mean as the largest of so many normal deviates. One factor per transport, `FlowSettings.collisions`, scales the whole:
-1 is oblivious random spraying, 0 a perfect deal of packets to paths.
+The hops' means add up, and so do their variances. The slowest of `paths` paths lies as many standard deviations above
+the mean as the largest of so many normal deviates. One factor per transport, `FlowSettings.collisions`, scales the
+whole: 1 is oblivious random spraying, 0 a perfect deal of packets to paths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.sim.flow.ragged import scramble
+from farstep.sim.flow.ragged import scramble, sums
 
 __all__ = ["Hops", "Noise", "lost_time_ns", "reflected_queue"]
 
@@ -111,8 +111,8 @@ def lost_time_ns(
     if hops.deviation is not None:
         # All links of the hop together deviate by less than one alone.
         mean = np.maximum(mean + spread * hops.deviation / np.sqrt(hops.width), 0.0)
-    total = np.bincount(hops.flow, weights=hops.share * mean, minlength=count)
-    squares = np.bincount(hops.flow, weights=hops.share * spread**2, minlength=count)
+    total = sums(hops.flow, hops.share * mean, count)
+    squares = sums(hops.flow, hops.share * spread**2, count)
     paths = np.ones(count)
     np.maximum.at(paths, hops.flow, hops.width / hops.share)
     typical, spread_of_it = _largest_normal(np.minimum(paths, PATHS_MAX))
@@ -121,7 +121,9 @@ def lost_time_ns(
     return total + typical * np.sqrt(squares)
 
 
-def reflected_queue(time: FloatArray, variance: FloatArray, slack: FloatArray) -> tuple[FloatArray, FloatArray]:
+def reflected_queue(
+    time: FloatArray, variance: FloatArray, slack: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Mean and standard deviation of a queue that was empty at time 0.
 
     A Brownian motion of drift `-slack`, reflected at zero, is distributed as the largest value of the free motion

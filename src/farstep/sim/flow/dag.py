@@ -59,7 +59,9 @@ class TaskOrder:
         flows: list[IntArray] = []
         starts: list[FloatArray] = []
         while len(tasks):
-            start = np.maximum(self._ready_ns[tasks] + self._tasks.delay_ns[tasks], self._tasks.start_ns[tasks])
+            start = np.maximum(
+                self._ready_ns[tasks] + self._tasks.delay_ns[tasks], self._tasks.start_ns[tasks]
+            )
             is_flow = self._is_flow[tasks]
             flows.append(tasks[is_flow])
             starts.append(start[is_flow])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
+from farstep.sim.faults import LinkAction
 from farstep.sim.flow.settings import FlowSettings
 
-__all__ = ["FaultActionKind", "FlowFaultError", "LinkAction", "NetworkState"]
-
-FaultActionKind = Literal["down", "up", "rate", "loss", "delay"]
-KINDS: tuple[str, ...] = ("down", "up", "rate", "loss", "delay")
+__all__ = ["FlowFaultError", "NetworkState"]
 
 
 LOSS_RETIRED = 0.01
@@ -24,44 +21,6 @@ LOSS_RETIRED = 0.01
 
 class FlowFaultError(ValueError):
     """A fault the flow level cannot carry out; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LinkAction:
-    """Something that happens to links at a time.
-
-    Attributes:
-        time_ns: since the start of the simulation.
-        links: directed links, int array.
-        kind: `down`, `up`, `rate` (value: part of the nominal rate, above 0), `loss` (value: share of packets lost,
-            0..1) or `delay` (value: ns added one way).
-        value: see `kind`.
-        is_signalled: whether the ends are told of a link that goes down.
-    """
-
-    time_ns: float
-    links: NDArray[Any] | Sequence[int]
-    kind: FaultActionKind
-    value: float = 0.0
-    is_signalled: bool = True
-
-    def check(self, topology: Topology) -> None:
-        """Raises FlowFaultError unless the action can be carried out on this network."""
-        links = np.asarray(self.links)
-        if self.kind not in KINDS:
-            raise FlowFaultError(f"kind = {self.kind!r}; valid: {', '.join(KINDS)}")
-        if not links.size or links.min() < 0 or links.max() >= topology.num_links:
-            raise FlowFaultError(
-                f"{self.kind} at {self.time_ns} ns: links must be 0..{topology.num_links - 1}, at least one"
-            )
-        if not self.time_ns >= 0:
-            raise FlowFaultError(f"{self.kind}: time_ns = {self.time_ns}; valid: 0 or later")
-        if self.kind == "rate" and not 0 < self.value <= 1:
-            raise FlowFaultError(f"rate: value = {self.value}; valid: above 0, up to 1 (of the nominal rate)")
-        if self.kind == "loss" and not 0 <= self.value <= 1:
-            raise FlowFaultError(f"loss: value = {self.value}; valid: 0 to 1")
-        if self.kind == "delay" and not self.value >= 0:
-            raise FlowFaultError(f"delay: value = {self.value}; valid: 0 ns or more")
 
 
 class NetworkState:
@@ -83,10 +42,12 @@ class NetworkState:
         self.loss = np.zeros(count)
         self.extra_ns = np.zeros(count)
         self._changed_ns = np.full(count, -np.inf)
-        self._is_at_nic = (topology.link_source < topology.num_nics) | (topology.link_target < topology.num_nics)
+        self._is_at_nic = (topology.link_source < topology.num_nics) | (
+            topology.link_target < topology.num_nics
+        )
         moments: list[tuple[float, int, LinkAction | NDArray[Any]]] = []
         for action in actions:
-            action.check(topology)
+            _check(action, count)
             moments.append((float(action.time_ns), len(moments), action))
             if action.kind in ("down", "up", "loss"):
                 for delay, links in self._delays(action):
@@ -167,3 +128,15 @@ class NetworkState:
     def rates_gbps(self) -> NDArray[np.float64]:
         """Rate of each link now; a dead one keeps its rate, for what is sent into it is lost behind it."""
         return np.asarray(self.topology.link_rate_gbps * self.rate_factor, np.float64)
+
+
+def _check(action: LinkAction, num_links: int) -> None:
+    """Raises FlowFaultError unless an action can be carried out on a network of so many links."""
+    links = np.asarray(action.links)
+    what = f"{action.kind} at {action.time_ns} ns"
+    if links.size and (links.min() < 0 or links.max() >= num_links):
+        raise FlowFaultError(f"{what}: names link {links.max()}; the network has 0..{num_links - 1}")
+    valid = {"rate": (0.0, np.inf), "loss": (0.0, 1.0), "delay": (0.0, np.inf)}
+    low, high = valid.get(action.kind, (-np.inf, np.inf))
+    if not low <= action.value <= high:
+        raise FlowFaultError(f"{what}: value = {action.value}; valid: {low:g} to {high:g}")

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
+from farstep.sim.faults import LinkAction
 from farstep.sim.flow.bundles import BundleTable, Constraints, constraints_of
 from farstep.sim.flow.collisions import Noise
-from farstep.sim.flow.faults import LinkAction, NetworkState
+from farstep.sim.flow.faults import NetworkState
 from farstep.sim.flow.plan import FlowPlan
-from farstep.sim.flow.ragged import gather_rows, offsets_of
-from farstep.sim.flow.rows import BITS_PER_BYTE, Rows
+from farstep.sim.flow.ragged import gather_rows, offsets_of, sums
+from farstep.sim.flow.rows import BITS_PER_BYTE
 from farstep.sim.flow.walk import RoutingView
 from farstep.sim.flow.waterfill import LoadMatrix
 
@@ -21,6 +22,10 @@ __all__ = ["FlowNetwork"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+RATE_GBPS_MIN = 1e-6
+"""Rate as which that of a link that carries nothing enters the time of a packet."""
 
 
 class FlowNetwork:
@@ -82,7 +87,9 @@ class FlowNetwork:
             weight[at_nic] = 0.0
         else:
             weight[~state.is_used] = 0.0
-        self._view = view.updated(weight, state.is_alive.copy(), self.topology.link_latency_ns + state.extra_ns)
+        self._view = view.updated(
+            weight, state.is_alive.copy(), self.topology.link_latency_ns + state.extra_ns
+        )
         self.rows = self.plan.rows(self._view, self.table)
         self._carried = np.zeros(len(self.table))
         self.reload()
@@ -100,7 +107,7 @@ class FlowNetwork:
         found = constraints_of(self.table, bundles, state.rates_gbps())
         self._set_matrix(found, inverse)
         self.width = found.width
-        self.packet_ns = self._packet_bits() / found.rate_gbps
+        self.packet_ns = self._packet_bits() / np.maximum(found.rate_gbps, RATE_GBPS_MIN)
         self.deviation = self._noise.at(self._places(found, bundles), 1) if self._noise else None
         self.tail_ns = rows.latency_ns + settings.host_latency_ns
         self.back_ns = rows.latency_ns + rows.wire_ns_per_byte * settings.ack_bytes
@@ -164,9 +171,9 @@ class FlowNetwork:
         if not self.state.loss.any():
             return rows.survival
         owner, link, share = self.table.expand(bundles)
-        lost = np.bincount(owner, weights=share * self.state.loss[link], minlength=len(bundles))
+        lost = sums(owner, share * self.state.loss[link], len(bundles))
         row = np.repeat(np.arange(len(rows.survival)), np.diff(rows.offset))
-        loss = np.bincount(row, weights=rows.share * lost[inverse], minlength=len(rows.survival))
+        loss = sums(row, rows.share * lost[inverse], len(rows.survival))
         loss = np.minimum(loss, 1.0)
         if settings.loss_response == "selective":
             return np.asarray(rows.survival * (1.0 - loss), np.float64)
@@ -196,9 +203,7 @@ class FlowNetwork:
         if not len(used):
             return
         owner, link, share = self.table.expand(used)
-        self.link_bits += np.bincount(
-            link, weights=share * self._carried[used][owner], minlength=len(self.link_bits)
-        )
+        self.link_bits += sums(link, share * self._carried[used][owner], len(self.link_bits))
         self._carried[:] = 0.0
 
     def link_bytes(self) -> IntArray:

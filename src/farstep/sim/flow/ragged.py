@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gather_rows", "offsets_of", "row_minimum", "scramble"]
+__all__ = ["gather_rows", "offsets_of", "row_minimum", "scramble", "sums"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -36,6 +36,11 @@ def gather_rows(offset: IntArray, rows: NDArray[Any]) -> tuple[IntArray, IntArra
     own = offsets_of(length)
     position = np.arange(own[-1], dtype=np.int64) + (begin - own[:-1])[owner]
     return position, owner
+
+
+def sums(index: NDArray[Any], weights: NDArray[Any], count: int) -> FloatArray:
+    """Adds up weights by index, float64 (count,)."""
+    return np.bincount(index, weights=weights, minlength=count).astype(np.float64, copy=False)
 
 
 def row_minimum(values: FloatArray, offset: IntArray) -> FloatArray:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
 from farstep.sim.flow.bundles import BundleTable
-from farstep.sim.flow.ragged import gather_rows, offsets_of, scramble
+from farstep.sim.flow.ragged import gather_rows, offsets_of, scramble, sums
 from farstep.sim.flow.walk import RoutingView, Segments, hash_segments, spread_segments
 
 __all__ = ["Lanes", "Rows", "hashed_rows", "lanes_between", "sprayed_rows"]
@@ -153,7 +153,9 @@ def hashed_rows(
     if via is not None:
         middle = via.astype(np.int64)[(scramble(word, 9) % np.uint64(len(via))).astype(np.int64)]
         stops = [(begin, middle), (middle, end)]
-    found = [hash_segments(view, near, far, scramble(word, 10 + leg)) for leg, (near, far) in enumerate(stops)]
+    found = [
+        hash_segments(view, near, far, scramble(word, 10 + leg)) for leg, (near, far) in enumerate(stops)
+    ]
     segments, legs = _joined(found)
     routed = segments.is_routed[legs].all(axis=1)
     weight = (view.weight[up] > 0) * (view.weight[down] > 0) * routed.astype(np.float64)
@@ -183,10 +185,8 @@ def _joined(found: list[Segments]) -> tuple[Segments, IntArray]:
     return segments, np.arange(count)[:, None] + count * np.arange(len(found))[None, :]
 
 
-def _assemble(
-    view: RoutingView, table: BundleTable, parts: _Parts, segments: Segments, count: int
-) -> Rows:
-    total = np.bincount(parts.row, weights=parts.weight, minlength=count)
+def _assemble(view: RoutingView, table: BundleTable, parts: _Parts, segments: Segments, count: int) -> Rows:
+    total = sums(parts.row, parts.weight, count)
     is_routed = total > 0
     used = parts.weight > 0
     row, up, down, legs = parts.row[used], parts.up[used], parts.down[used], parts.legs[used]
@@ -204,13 +204,13 @@ def _assemble(
     bundle.append(down)
     share.append(arriving)
     arriving = arriving * view.is_alive[down]
-    survival = np.bincount(row, weights=arriving, minlength=count)
-    part, entry, amount = (np.concatenate(column) for column in (owner, bundle, share))
+    survival = sums(row, arriving, count)
+    part, entry, amount = np.concatenate(owner), np.concatenate(bundle), np.concatenate(share)
     latency = _latencies(view, table, part, entry, row, count)
     kept = amount > 0
     key = row[part[kept]] * len(table) + entry[kept]
     distinct, inverse = np.unique(key, return_inverse=True)
-    amount = np.bincount(inverse, weights=amount[kept], minlength=len(distinct))
+    amount = sums(inverse, amount[kept], len(distinct))
     offset = offsets_of(np.bincount(distinct // len(table), minlength=count))
     return Rows(offset, distinct % len(table), amount, np.minimum(survival, 1.0), is_routed, *latency)
 
@@ -226,8 +226,8 @@ def _latencies(
     delay = view.delay_ns[link] + topology.switch_latency_ns[topology.link_source[link]]
     mean_delay = np.bincount(owner, weights=share * delay) / whole
     mean_wire = np.bincount(owner, weights=share * BITS_PER_BYTE / topology.link_rate_gbps[link]) / whole
-    latency = np.bincount(part, weights=mean_delay[inverse], minlength=len(row))
-    wire = np.bincount(part, weights=mean_wire[inverse], minlength=len(row))
+    latency = sums(part, mean_delay[inverse], len(row))
+    wire = sums(part, mean_wire[inverse], len(row))
     slowest = np.zeros(len(row))
     np.maximum.at(slowest, part, mean_wire[inverse])
     columns = (np.zeros(count), np.zeros(count), np.zeros(count))

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["TRANSPORTS", "FlowSettings", "FlowSettingsError", "settings_for"]
+from farstep.sim.transports import Switch, Transport
+
+__all__ = ["TRANSPORTS", "FlowSettings", "FlowSettingsError", "ignored_knobs", "settings_for", "settings_of"]
+
+NS_PER_US = 1000.0
 
 Spreading = Literal["spray", "hash"]
 Failover = Literal["exclude", "reconverge", "none"]
@@ -99,9 +103,7 @@ class FlowSettings:
         known = [item.name for item in fields(self)]
         for name in changes:
             if name not in known:
-                raise FlowSettingsError(
-                    f"{name}: no setting of the flow level; valid: {', '.join(known)}"
-                )
+                raise FlowSettingsError(f"{name}: no setting of the flow level; valid: {', '.join(known)}")
         return replace(self, **changes)
 
 
@@ -128,6 +130,7 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
     "uet-oblivious": FlowSettings(failover="none", balancing=0.5, collisions=1.1),
     "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
     "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
+    "uet-mixed": FlowSettings(balancing=0.8, collisions=0.7),
     "ndp": FlowSettings(failover="none", balancing=0.5, collisions=0.55),
     "adaptive-routing": FlowSettings(
         failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
@@ -149,3 +152,52 @@ def settings_for(transport: str, changes: Mapping[str, Any] | None = None) -> Fl
     if transport not in TRANSPORTS:
         raise FlowSettingsError(f"transport = {transport!r}; valid: {', '.join(TRANSPORTS)}")
     return TRANSPORTS[transport].updated(changes or {})
+
+
+_KNOBS: Mapping[str, str] = {
+    "mtu_bytes": "payload_bytes",
+    "overhead_bytes": "overhead_bytes",
+    "host_latency_us": "host_latency_ns",
+    "window_bytes": "window_bytes",
+    "remap_us": "remap_ns",
+    "reconvergence_us": "reconvergence_ns",
+}
+"""Knobs of a scenario that have a setting of their own here."""
+
+
+def settings_of(transport: Transport, switch: Switch | None = None) -> FlowSettings:
+    """Reads the settings off a scenario's transport and switches.
+
+    Raises:
+        FlowSettingsError: a value cannot be used.
+    """
+    changes: dict[str, Any] = {}
+    for knob, value in transport.knobs.items():
+        if knob in _KNOBS:
+            name = _KNOBS[knob]
+            changes[name] = value * NS_PER_US if name.endswith("_ns") else value
+    if transport.name == "roce" and transport.queue_pairs is not None:
+        changes["paths"] = transport.queue_pairs
+    found = settings_for(transport.name, changes)
+    if transport.probe_interval_us is not None or transport.restore_probes is not None:
+        interval = (transport.probe_interval_us or _PROBE_INTERVAL_US) * NS_PER_US
+        found = replace(found, restore_ns=interval * (transport.restore_probes or _RESTORE_PROBES))
+    if switch is not None and switch.queue_bytes is not None:
+        packet = found.payload_bytes + found.overhead_bytes
+        found = replace(found, queue_packets=max(1.0, switch.queue_bytes / packet))
+    return found
+
+
+_PROBE_INTERVAL_US = 1000.0
+_RESTORE_PROBES = 5
+
+
+def ignored_knobs(transport: Transport, switch: Switch | None = None) -> list[str]:
+    """Names what a scenario sets and the flow level has no use for."""
+    used = {*_KNOBS, "probe_interval_us", "restore_probes"}
+    if transport.name == "roce":
+        used.add("queue_pairs")
+    unused = [f"transport.{knob}" for knob in transport.knobs if knob not in used]
+    if switch is not None:
+        unused += [f"switch.{knob}" for knob in switch.knobs if knob != "queue_bytes"]
+    return unused

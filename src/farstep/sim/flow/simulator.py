@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
+from farstep.sim.faults import LinkAction
 from farstep.sim.flow.active import ActiveFlows
 from farstep.sim.flow.collisions import Hops, Noise, lost_time_ns
 from farstep.sim.flow.dag import Connections, TaskOrder
-from farstep.sim.flow.faults import LinkAction
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.plan import FlowPlan
 from farstep.sim.flow.ragged import gather_rows
@@ -268,7 +268,11 @@ class _Run:
         rows = self._network.rows
         why = "no path to its destination is left"
         if rows.is_routed[row]:
-            why = "all its paths lead over dead links" if rows.survival[row] <= 0.0 else "its links carry nothing"
+            why = (
+                "all its paths lead over dead links"
+                if rows.survival[row] <= 0.0
+                else "its links carry nothing"
+            )
         raise FlowsStalled(
             f"{self._tasks.describe(task)} waits since {active.now_ns / 1e3:.1f} us: {why}, and no repair follows;"
             f" {self._order.num_unfinished} tasks are unfinished"
@@ -280,7 +284,8 @@ class _Run:
         active.count_all()
         finish = np.where(order.finish_ns <= end_ns, order.finish_ns, np.nan)
         lost = np.rint(
-            active.lost_bits / (BITS_PER_BYTE * (self._settings.payload_bytes + self._settings.overhead_bytes))
+            active.lost_bits
+            / (BITS_PER_BYTE * (self._settings.payload_bytes + self._settings.overhead_bytes))
         ).astype(np.int64)
         begun = ~np.isnan(order.start_ns) & tasks.is_flow & (order.start_ns <= end_ns)
         packets = np.where(begun, self._plan.packets, 0)
@@ -304,7 +309,13 @@ class _Run:
             "flow_events": self._num_events,
             "rate_computations": active.fills,
         }
-        counters = {"sent": sent, "delivered": sent - lost_all, "dropped": lost_all, "trimmed": 0, "in_flight": 0}
+        counters = {
+            "sent": sent,
+            "delivered": sent - lost_all,
+            "dropped": lost_all,
+            "trimmed": 0,
+            "in_flight": 0,
+        }
         return SimResult.of(tasks, measured, links, counters=counters, meta=meta)
 
 

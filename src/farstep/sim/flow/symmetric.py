@@ -52,9 +52,9 @@ def ring_time_ns(
 ) -> float:
     """Time of a ring all-reduce, from the rates of one step.
 
-    In every step each member sends a block to the next one. All steps load the network alike, so that one computation of
-    rates stands for all; a block then takes the sum of its hops' times, and the slowest block decides. It knows of links
-    that are shared, as `farstep.sim.closed_form.ring_all_reduce_ns` does not.
+    In every step each member sends a block to the next one. All steps load the network alike, so that one computation
+    of rates stands for all; a block then takes the sum of its hops' times, and the slowest block decides. It knows of
+    links that are shared, as `farstep.sim.closed_form.ring_all_reduce_ns` does not.
 
     Args:
         topology: the network.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from farstep.fabric.topology import HERE, RouteTable, Topology
 from farstep.sim.flow.bundles import BundleTable
-from farstep.sim.flow.ragged import gather_rows, offsets_of, scramble
+from farstep.sim.flow.ragged import gather_rows, offsets_of, scramble, sums
 
 __all__ = ["RoutingView", "Segments", "hash_segments", "spread_segments"]
 
@@ -93,7 +93,7 @@ class RoutingView:
     @property
     def is_changed(self) -> BoolArray:
         """Links that are not what the route table takes them for, bool (links,)."""
-        return (self.weight != 1.0) | ~self.is_alive
+        return np.asarray((self.weight != 1.0) | ~self.is_alive, np.bool_)
 
     def sets(self, node: NDArray[Any], goal: NDArray[Any]) -> IntArray:
         """Returns the set of links from each switch towards each goal; below 0 as in a route table."""
@@ -105,7 +105,9 @@ class RoutingView:
             mine = reachable & (block_of == number)
             if not mine.any():
                 continue
-            numbers = block.next_set[routes.node_row[node[mine]], routes.node_column[goal[mine]]].astype(np.int64)
+            numbers = block.next_set[routes.node_row[node[mine]], routes.node_column[goal[mine]]].astype(
+                np.int64
+            )
             found[mine] = np.where(numbers >= 0, numbers + self._first_set[number], numbers)
         found[np.asarray(node) == goal] = HERE
         return found
@@ -237,9 +239,9 @@ def _gather_mass(
     """Adds up what arrives at each switch, move by move; returns switch, mass and offsets."""
     key = move * view.topology.num_nodes + node
     distinct, inverse = np.unique(key, return_inverse=True)
-    mass = np.bincount(inverse, weights=share)
+    mass = sums(inverse, share, len(distinct))
     offset = offsets_of(np.bincount(distinct // view.topology.num_nodes, minlength=count))
-    return distinct % view.topology.num_nodes, mass, offset
+    return (distinct % view.topology.num_nodes).astype(np.int64), mass, offset
 
 
 def _from_hops(hops: list[tuple[IntArray, IntArray]], count: int, survival: FloatArray) -> Segments:
@@ -256,9 +258,7 @@ def _replace(segments: Segments, pairs: IntArray, fresh: Segments) -> Segments:
     kept = np.ones(count, np.bool_)
     kept[pairs] = False
     old, old_owner = gather_rows(segments.offset, np.flatnonzero(kept))
-    owner = np.concatenate(
-        (np.flatnonzero(kept)[old_owner], np.repeat(pairs, np.diff(fresh.offset)))
-    )
+    owner = np.concatenate((np.flatnonzero(kept)[old_owner], np.repeat(pairs, np.diff(fresh.offset))))
     order = np.argsort(owner, kind="stable")
     survival, is_routed = segments.survival.copy(), segments.is_routed.copy()
     survival[pairs], is_routed[pairs] = fresh.survival, fresh.is_routed
@@ -298,23 +298,28 @@ def _spread_damaged(
     for index in range(len(layers) - 1, -1, -1):
         layer = layers[index]
         value = layer.choice * view.weight[layer.link] * worth[index + 1][layer.far]
-        worth[index] += np.bincount(layer.near, weights=value, minlength=sizes[index])
+        worth[index] += sums(layer.near, value, sizes[index])
     is_routed = worth[0] > 0
     mass = np.ones(count)
     survival = np.zeros(count)
     hops = []
     for index, layer in enumerate(layers):
         with np.errstate(divide="ignore", invalid="ignore"):
-            choice = layer.choice * view.weight[layer.link] * worth[index + 1][layer.far] / worth[index][layer.near]
+            choice = (
+                layer.choice
+                * view.weight[layer.link]
+                * worth[index + 1][layer.far]
+                / worth[index][layer.near]
+            )
         sent = mass[layer.near] * np.where(worth[index][layer.near] > 0, choice, 0.0)
         hops.append((layer.pair, layer.link, sent))
         through = np.where(view.is_alive[layer.link], sent, 0.0)
-        mass = np.bincount(layer.far, weights=through, minlength=sizes[index + 1])
+        mass = sums(layer.far, through, sizes[index + 1])
         for at, place in arrived:
             if at == index + 1:
                 pairs = np.full(sizes[at], -1)
                 pairs[layer.far] = layer.pair
-                survival += np.bincount(pairs[place], weights=mass[place], minlength=count)
+                survival += sums(pairs[place], mass[place], count)
     return _damaged_bundles(table, hops, count, survival, is_routed)
 
 
@@ -369,11 +374,15 @@ def _damaged_bundles(
         bundles.append(table.intern(offset, links, amounts / np.repeat(total, np.diff(offset))))
         shares.append(total)
     if not pairs:
-        return Segments(np.zeros(count + 1, np.int64), np.zeros(0, np.int64), np.zeros(0), survival, is_routed)
+        return Segments(
+            np.zeros(count + 1, np.int64), np.zeros(0, np.int64), np.zeros(0), survival, is_routed
+        )
     pair = np.concatenate(pairs)
     order = np.argsort(pair, kind="stable")
     offset = offsets_of(np.bincount(pair, minlength=count))
-    return Segments(offset, np.concatenate(bundles)[order], np.concatenate(shares)[order], survival, is_routed)
+    return Segments(
+        offset, np.concatenate(bundles)[order], np.concatenate(shares)[order], survival, is_routed
+    )
 
 
 # -- one path ----------------------------------------------------------------------------------------------

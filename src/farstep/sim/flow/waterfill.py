@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.sim.flow.ragged import offsets_of, row_minimum
+from farstep.sim.flow.ragged import offsets_of, row_minimum, sums
 
 __all__ = ["LoadMatrix", "max_min_rates"]
 
@@ -52,7 +52,7 @@ class LoadMatrix:
     def loads(self, rates: FloatArray, num_constraints: int) -> FloatArray:
         """Load on each constraint under these rates of the flows."""
         weights = self.share * rates[self.owners()]
-        return np.bincount(self.constraint, weights=weights, minlength=num_constraints)
+        return sums(self.constraint, weights, num_constraints)
 
     def rows(self, chosen: NDArray[np.bool_]) -> LoadMatrix:
         """The rows of some flows, by a mask."""
@@ -80,7 +80,7 @@ def max_min_rates(matrix: LoadMatrix, capacity: FloatArray, limit: FloatArray | 
     open_rows = matrix
     while len(flows):
         owner = open_rows.owners()
-        demand = np.bincount(open_rows.constraint, weights=open_rows.share, minlength=len(left))
+        demand = sums(open_rows.constraint, open_rows.share, len(left))
         with np.errstate(divide="ignore", invalid="ignore"):
             fair = np.where(demand > 0, np.maximum(left, 0.0) / demand, np.inf)
         here = fair[open_rows.constraint]
@@ -95,7 +95,7 @@ def max_min_rates(matrix: LoadMatrix, capacity: FloatArray, limit: FloatArray | 
         rates[flows[frozen]] = level[frozen]
         taken = open_rows.share * np.where(frozen, level, 0.0)[owner]
         taken[~frozen[owner]] = 0.0
-        left -= np.bincount(open_rows.constraint, weights=taken, minlength=len(left))
+        left -= sums(open_rows.constraint, taken, len(left))
         flows = flows[~frozen]
         if len(flows):
             open_rows = open_rows.rows(~frozen)
