@@ -80,9 +80,15 @@ def test_every_kind_can_be_written_checked_and_written_again(kind):
         ({"kind": "restore", "fault": "cut", "at_s": 1}, "no such fault; named faults: none"),
         ({"kind": "restore", "at_s": 1}, "restore needs a target"),
         ({"kind": "loss", "path": "p", "plane": 1, "loss_percent": 1, "at_s": 1}, "give path or plane"),
-        ({"kind": "link_down", "switch": "t0/p0/0", "at_s": 1}, "link_down takes no switch; its target: link"),
+        (
+            {"kind": "link_down", "switch": "t0/p0/0", "at_s": 1},
+            "link_down takes no switch; its target: link",
+        ),
         ({"kind": "nic_down", "at_s": 1}, "nic_down needs nic"),
-        ({"kind": "flap", "nic": 1, "site": "a", "period_s": 1, "at_s": 1}, "nic already says where: give nic"),
+        (
+            {"kind": "flap", "nic": 1, "site": "a", "period_s": 1, "at_s": 1},
+            "nic already says where: give nic",
+        ),
         ({"kind": "flap", "nic": 1, "port": "1/0", "period_s": 1, "at_s": 1}, "give nic or port"),
         ({"kind": "nic_down", "nic": [1], "at_s": 1}, "faults[0].nic = [1]: input should be a valid string"),
     ],
@@ -153,7 +159,9 @@ def test_the_value_of_a_fault_is_its_size_in_the_unit_of_its_key():
 
 
 def test_an_emulated_network_refuses_elements_it_does_not_have_and_says_what_it_has():
-    listed = script({"kind": "switch_down", "switch": "t1/p0/5", "at_s": 1}, {"kind": "nic_down", "nic": 3, "at_s": 1})
+    listed = script(
+        {"kind": "switch_down", "switch": "t1/p0/5", "at_s": 1}, {"kind": "nic_down", "nic": 3, "at_s": 1}
+    )
     with pytest.raises(ConfigError) as caught:
         listed.check_targets(full_mesh(("a", "b")).channels, source="faults.toml")
     lines = str(caught.value).splitlines()
