@@ -117,21 +117,18 @@ class _Run:
         active, state = self._active, self._network.state
         while self._starts or len(active):
             finish = active.finish_times()
-            first_finish = float(finish.min(initial=np.inf))
-            upcoming = min(first_finish, self._starts[0][0] if self._starts else np.inf)
-            if state.next_ns <= upcoming:
-                if state.next_ns > end_ns:
-                    break
-                self._apply_faults(state.next_ns)
-                if np.isinf(state.next_ns) and np.isinf(upcoming):
-                    self._check_progress()
-                continue
-            if upcoming > end_ns:
+            upcoming = float(finish.min(initial=np.inf))
+            if self._starts:
+                upcoming = min(upcoming, self._starts[0][0])
+            moment = min(upcoming, state.next_ns)
+            if np.isinf(moment):
+                raise FlowsStalled(self._what_waits())
+            if moment > end_ns:
                 break
-            if np.isinf(upcoming):
-                self._check_progress()
-            horizon = min(upcoming + self._window_ns, state.next_ns, end_ns)
-            self._batch(finish, horizon)
+            if state.next_ns <= upcoming:
+                self._apply_faults(moment)
+            else:
+                self._batch(finish, min(upcoming + self._window_ns, state.next_ns, end_ns))
         return self._result(end_ns)
 
     def _batch(self, finish: FloatArray, horizon: float) -> None:
@@ -257,15 +254,11 @@ class _Run:
 
     # -- what came of it -----------------------------------------------------------------------------------
 
-    def _check_progress(self) -> None:
-        """Raises FlowsStalled: all that is left are flows that wait for what never comes."""
-        active = self._active
-        waiting = np.flatnonzero(active.rate <= 0.0)
-        if not len(waiting):
-            return
-        task = int(active.task[waiting].min())
-        row = int(active.row[waiting][np.argmin(active.task[waiting])])
-        rows = self._network.rows
+    def _what_waits(self) -> str:
+        """Says what is left when nothing happens any more: flows that have no rate and no repair to wait for."""
+        active, rows = self._active, self._network.rows
+        first = int(np.argmin(active.task))
+        row = active.row[first]
         why = "no path to its destination is left"
         if rows.is_routed[row]:
             why = (
@@ -273,14 +266,15 @@ class _Run:
                 if rows.survival[row] <= 0.0
                 else "its links carry nothing"
             )
-        raise FlowsStalled(
-            f"{self._tasks.describe(task)} waits since {active.now_ns / 1e3:.1f} us: {why}, and no repair follows;"
-            f" {self._order.num_unfinished} tasks are unfinished"
+        return (
+            f"{self._tasks.describe(int(active.task[first]))} waits since {active.now_ns / 1e3:.1f} us: {why}, and"
+            f" nothing follows that could help it; {self._order.num_unfinished} tasks are unfinished"
         )
 
     def _result(self, end_ns: float) -> SimResult:
         active, order, tasks = self._active, self._order, self._tasks
-        active.advance(max(active.now_ns, min(end_ns, active.now_ns) if np.isinf(end_ns) else end_ns))
+        if np.isfinite(end_ns):
+            active.advance(max(active.now_ns, end_ns))
         active.count_all()
         finish = np.where(order.finish_ns <= end_ns, order.finish_ns, np.nan)
         lost = np.rint(
