@@ -7,12 +7,19 @@ from typing import Any
 
 __all__ = ["EXTRA_PACKAGES", "extra"]
 
-EXTRA_PACKAGES = ("pandas", "pyarrow", "networkx", "plotly", "scipy")
-"""What `pip install "farstep[sim]"` adds."""
+EXTRA_PACKAGES = {
+    "pandas": "sim",
+    "pyarrow": "sim",
+    "networkx": "sim",
+    "plotly": "sim",
+    "scipy": "sim",
+    "ray": "ray",
+}
+"""Packages, and the extra that adds each: `pip install "farstep[sim]"`."""
 
 
 def extra(module: str) -> Any:
-    """Imports a module of the extra `sim`.
+    """Imports a module that an extra adds.
 
     Args:
         module: its name, such as `pyarrow.parquet`.
@@ -26,6 +33,7 @@ def extra(module: str) -> Any:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise
+        name = EXTRA_PACKAGES.get(package, "sim")
         raise ModuleNotFoundError(
-            f'{package} is not installed; pip install "farstep[sim]"', name=package
+            f'{package} is not installed; pip install "farstep[{name}]"', name=package
         ) from error

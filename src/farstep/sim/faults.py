@@ -1,27 +1,30 @@
-"""Faults as things that happen to links: a script over a topology, put in the order of time.
+"""Fault scripts in simulated time: `farstep.fabric.faults` over a topology, as a list of what happens to links.
 
-Of several faults on one link the most severe is in force; what ends restores what the others say.
+A scenario may say two things more than a fault script does, for convenience: times in `_ms` and `_us` instead of `_s`,
+and `choose` or `choose_percent`, which draw some of the cables that a target means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.topology import Topology
-from farstep.sim.fault_script import NS_PER_MS, SimFault
+from farstep.fabric.faults import Fault, Flap, Restore
+from farstep.fabric.script import FaultScript
+from farstep.fabric.topology import LinkTimeline, Topology
+from farstep.fabric.topology.link_faults import LinkChangeKind, target_links
+from farstep.sim.tasks import TIME_NS_MAX
 
-__all__ = ["ActionKind", "LinkAction", "link_actions"]
+__all__ = ["LinkAction", "ScriptedFault", "link_actions", "parse_faults"]
 
-ActionKind = Literal["down", "up", "rate", "loss", "delay"]
-
-FLAPS_MAX = 100_000
-"""Outages of one flap; more would be loss, and take longer to list than to simulate."""
+_STEMS = ("at", "duration", "period", "down")
+_UNITS = {"ms": 1e-3, "us": 1e-6}
+_DRAWS = ("choose", "choose_percent")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,7 +34,7 @@ class LinkAction:
     Attributes:
         time_ns: since the start of the simulation.
         links: directed links, int32, sorted.
-        kind: `down`, `up`, `rate` (value: share of the nominal rate, 0..1), `loss` (value: share of packets lost,
+        kind: `down`, `up`, `rate` (value: share of the nominal rate, above 0), `loss` (value: share of packets lost,
             0..1) or `delay` (value: ns added one way). 1, 0 and 0 take rate, loss and delay back.
         value: see `kind`.
         is_signalled: whether the ends of a link that goes down are told.
@@ -40,26 +43,94 @@ class LinkAction:
 
     time_ns: int
     links: NDArray[np.int32]
-    kind: ActionKind
+    kind: LinkChangeKind
     value: float = 0.0
     is_signalled: bool = True
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Interval:
-    """A fault in force on links from `start_ns` to before `end_ns` (None: for ever)."""
+@dataclass(frozen=True, slots=True)
+class ScriptedFault:
+    """An entry of a fault script, and how many cables of its target are drawn.
 
-    fault: SimFault
-    links: NDArray[np.int32]
-    attribute: str
-    value: float
-    start_ns: int
-    end_ns: int | None
+    Attributes:
+        fault: the entry.
+        table: the keys it was written with.
+        choose: number of cables; None: all.
+        choose_percent: share of the cables; None: all.
+    """
+
+    fault: Fault
+    table: Mapping[str, Any] = field(default_factory=dict)
+    choose: int | None = None
+    choose_percent: float | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether some cables of the target are drawn."""
+        return self.choose is not None or self.choose_percent is not None
+
+
+def parse_faults(
+    tables: Iterable[Mapping[str, Any] | ScriptedFault], *, source: str = "faults"
+) -> tuple[ScriptedFault, ...]:
+    """Builds a fault script from tables as TOML gives them.
+
+    Raises:
+        ConfigError: with one line per mistake, each starting with `source`.
+    """
+    written = [entry.table if isinstance(entry, ScriptedFault) else dict(entry) for entry in tables]
+    draws = [{key: table[key] for key in _DRAWS if key in table} for table in written]
+    plain = [_in_seconds(table, f"{source}: faults[{index}]") for index, table in enumerate(written)]
+    script = FaultScript.parse({"faults": plain}, source=source)
+    found = []
+    for index, (fault, draw) in enumerate(zip(script.faults, draws, strict=True)):
+        where = f"{source}: faults[{index}]"
+        _check_time(fault, where)
+        _check_draw(fault, draw, where)
+        found.append(ScriptedFault(fault, written[index], **draw))
+    return tuple(found)
+
+
+def _in_seconds(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The keys of a fault script: without draws, and with times in seconds."""
+    plain = {key: value for key, value in table.items() if key not in _DRAWS}
+    for stem in _STEMS:
+        given = [unit for unit in ("s", *_UNITS) if f"{stem}_{unit}" in plain]
+        if len(given) > 1:
+            raise ConfigError(f"{where}: give {stem}_{given[0]} or {stem}_{given[1]}, not both")
+        for unit, scale in _UNITS.items():
+            key = f"{stem}_{unit}"
+            if key not in plain:
+                continue
+            value = plain.pop(key)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"{where}.{key} = {value!r}: must be a number")
+            plain[f"{stem}_s"] = value * scale
+    return plain
+
+
+def _check_time(fault: Fault, where: str) -> None:
+    for key in ("at_step", "duration_steps", "period_steps", "down_steps"):
+        if getattr(fault, key, None) is not None:
+            stem = key.rpartition("_")[0]
+            raise ConfigError(f"{where}.{key}: counts steps of a training run; give {stem}_s here")
+
+
+def _check_draw(fault: Fault, draw: Mapping[str, Any], where: str) -> None:
+    if len(draw) > 1:
+        raise ConfigError(f"{where}: give choose or choose_percent, not both")
+    if draw and isinstance(fault, Restore):
+        raise ConfigError(f"{where}: restore takes no {next(iter(draw))}")
+    choose, percent = draw.get("choose", 1), draw.get("choose_percent", 100)
+    if isinstance(choose, bool) or not isinstance(choose, int) or choose < 1:
+        raise ConfigError(f"{where}.choose = {choose!r}: must be a whole number, at least 1")
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent <= 100:
+        raise ConfigError(f"{where}.choose_percent = {percent!r}: must be a number above 0 and at most 100")
 
 
 def link_actions(
-    faults: Sequence[SimFault],
+    faults: Sequence[ScriptedFault],
     topology: Topology,
     *,
     seed: int = 0,
@@ -78,143 +149,67 @@ def link_actions(
     Raises:
         ConfigError: a target names nothing of this network, or a flap would never end.
     """
-    intervals: list[_Interval] = []
-    for index, fault in enumerate(faults):
-        try:
-            links = (
-                np.zeros(0, np.int32)
-                if fault.fault is not None
-                else fault.links(topology, np.random.default_rng([seed, index]))
-            )
-            intervals += _intervals(fault, links, until_ns)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: faults[{index}]: {error}") from error
-    intervals = _restored(intervals, faults, topology, seed)
-    return _swept(intervals, topology.num_links)
-
-
-def _intervals(fault: SimFault, links: NDArray[np.int32], until_ns: int | None) -> list[_Interval]:
-    if fault.kind == "restore":
+    if not faults:
         return []
-    start = fault.at_ns or 0
-    lasts = fault.time_ns("duration")
-    end = None if lasts is None else start + lasts
-    if fault.kind == "flap":
-        return _flaps(fault, links, start, end, until_ns)
-    if fault.loss_percent is not None:
-        attribute, value = "loss", fault.loss_percent / 100.0
-    elif fault.rate_percent is not None:
-        attribute, value = "rate", fault.rate_percent / 100.0
-    elif fault.kind == "delay":
-        extra_ms = fault.extra_delay_ms if fault.extra_delay_us is None else fault.extra_delay_us / 1000.0
-        attribute, value = "delay", (extra_ms or 0.0) * NS_PER_MS
-    else:
-        attribute, value = "outage", 1.0 if fault.silent else 2.0
-    return [_Interval(fault, links, attribute, value, start, end)]
-
-
-def _flaps(
-    fault: SimFault, links: NDArray[np.int32], start: int, end: int | None, until_ns: int | None
-) -> list[_Interval]:
-    period = fault.time_ns("period") or 1
-    down = fault.time_ns("down") or period // 2
-    horizon = until_ns if end is None else end
-    if horizon is None:
-        raise ConfigError("a flap needs a duration, or the run an end (run.until_us)")
-    count = -(-max(0, horizon - start) // period)
-    if count > FLAPS_MAX:
-        raise ConfigError(f"a flap of {count} outages is too long; at most {FLAPS_MAX}")
-    value = 1.0 if fault.silent else 2.0
+    for index, entry in enumerate(faults):
+        is_endless = isinstance(entry.fault, Flap) and entry.fault.duration_s is None and until_ns is None
+        if is_endless and not any(isinstance(other.fault, Restore) for other in faults):
+            raise ConfigError(
+                f"{source}: faults[{index}]: a flap needs duration_s, or the run an end (run.until_us)"
+            )
+    timeline = LinkTimeline(_drawn(faults, topology, seed, source), topology, source=source)
+    changes = timeline.until(TIME_NS_MAX if until_ns is None else until_ns)
     return [
-        _Interval(fault, links, "outage", value, begin, min(begin + max(down, 1), horizon))
-        for begin in range(start, horizon, period)
+        LinkAction(
+            time_ns=change.time_ns,
+            links=change.links,
+            kind=change.kind,
+            value=change.value,
+            is_signalled=change.is_signalled,
+            text=change.fault,
+        )
+        for change in changes
     ]
 
 
-def _restored(
-    intervals: list[_Interval], faults: Sequence[SimFault], topology: Topology, seed: int
-) -> list[_Interval]:
-    """Cuts short what `restore` ends."""
-    for index, fault in enumerate(faults):
-        if fault.kind != "restore":
+def _drawn(faults: Sequence[ScriptedFault], topology: Topology, seed: int, source: str) -> list[Fault]:
+    """The script with an entry for every cable drawn."""
+    entries: list[Fault] = []
+    drawn_names: dict[str, list[str]] = {}
+    for index, entry in enumerate(faults):
+        fault = entry.fault
+        if isinstance(fault, Restore) and fault.fault in drawn_names:
+            entries += [fault.model_copy(update={"fault": name}) for name in drawn_names[fault.fault]]
+        if not entry.is_drawn:
+            if not (isinstance(fault, Restore) and fault.fault in drawn_names):
+                entries.append(fault)
             continue
-        at = fault.at_ns or 0
-        is_named = fault.fault is not None
-        links = np.zeros(0, np.int32)
-        if not is_named:
-            links = fault.links(topology, np.random.default_rng([seed, index]))
-        kept: list[_Interval] = []
-        for item in intervals:
-            hit = (
-                np.full(len(item.links), item.fault.name == fault.fault)
-                if is_named
-                else np.isin(item.links, links)
+        try:
+            cables = np.unique(target_links(topology, fault.target) >> 1)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: faults[{index}].{error}") from error
+        count = entry.choose or round(len(cables) * (entry.choose_percent or 0) / 100)
+        if count > len(cables):
+            raise ConfigError(
+                f"{source}: faults[{index}].choose = {count}: the target has {len(cables)} cables"
             )
-            if not hit.any() or (item.end_ns is not None and item.end_ns <= at):
-                kept.append(item)
-                continue
-            if item.start_ns >= at:
-                if not is_named:  # of a target only what is active ends
-                    kept.append(item)
-                continue
-            for part, end in ((item.links[hit], at), (item.links[~hit], item.end_ns)):
-                if len(part):
-                    kept.append(_Interval(item.fault, part, item.attribute, item.value, item.start_ns, end))
-        intervals = kept
-    return intervals
+        chosen = np.sort(np.random.default_rng([seed, index]).permutation(cables)[:count])
+        base = fault.name or f"{fault.kind.replace('_', '-')}-{index}"
+        names = [f"{base}-{number}" for number in range(count)]
+        if fault.name is not None:
+            drawn_names[fault.name] = names
+        blank = dict.fromkeys(("plane", "site", "sites", "direction", "switch", "nic", "port", "transceiver"))
+        for cable, name in zip(chosen, names, strict=True):
+            entries.append(
+                fault.model_copy(update={**blank, "link": _cable_name(topology, int(cable)), "name": name})
+            )
+    return entries
 
 
-_NEUTRAL = {"outage": 0.0, "loss": 0.0, "rate": 1.0, "delay": 0.0}
-
-
-def _swept(intervals: Sequence[_Interval], num_links: int) -> list[LinkAction]:
-    """Goes through the times at which something begins or ends and tells what then holds, where it changes."""
-    bounds: dict[tuple[int, str], list[_Interval]] = {}
-    for item in intervals:
-        for at in (item.start_ns, item.end_ns):
-            if at is not None:
-                bounds.setdefault((at, item.attribute), []).append(item)
-    active: dict[str, list[_Interval]] = {attribute: [] for attribute in _NEUTRAL}
-    held = {attribute: np.full(num_links, neutral) for attribute, neutral in _NEUTRAL.items()}
-    actions: list[LinkAction] = []
-    for (at, attribute), changing in sorted(bounds.items(), key=lambda entry: entry[0]):
-        mine = active[attribute]
-        mine[:] = [item for item in mine if item.end_ns != at]
-        mine += [item for item in changing if item.start_ns == at and item.end_ns != at]
-        touched = np.unique(np.concatenate([item.links for item in changing]))
-        fresh = np.full(num_links, _NEUTRAL[attribute])
-        worst = np.minimum if attribute == "rate" else np.maximum
-        for item in mine:
-            fresh[item.links] = worst(fresh[item.links], item.value)
-        changed = touched[fresh[touched] != held[attribute][touched]]
-        texts = list(dict.fromkeys(item.fault.text for item in changing))
-        actions += _actions(at, attribute, changed, fresh, held[attribute], ", ".join(texts))
-        held[attribute][changed] = fresh[changed]
-    return actions
-
-
-def _actions(
-    at: int,
-    attribute: str,
-    changed: NDArray[np.int32],
-    fresh: NDArray[np.float64],
-    before: NDArray[np.float64],
-    text: str,
-) -> list[LinkAction]:
-    actions = []
-    for value in np.unique(fresh[changed]):
-        links = changed[fresh[changed] == value].astype(np.int32)
-        if attribute == "outage":
-            if value == 0.0:
-                actions.append(LinkAction(time_ns=at, links=links, kind="up", text=text))
-                continue
-            if value == 1.0:  # a link that was down and told of stays so
-                links = links[before[links] == 0.0]
-            if len(links):
-                actions.append(
-                    LinkAction(time_ns=at, links=links, kind="down", is_signalled=value == 2.0, text=text)
-                )
-            continue
-        kind: ActionKind = "loss" if attribute == "loss" else "rate" if attribute == "rate" else "delay"
-        actions.append(LinkAction(time_ns=at, links=links, kind=kind, value=float(value), text=text))
-    return actions
+def _cable_name(topology: Topology, cable: int) -> str:
+    """What a fault script calls one cable, the number among parallel ones included."""
+    link = 2 * cable
+    source, target = int(topology.link_source[link]), int(topology.link_target[link])
+    parallel = np.flatnonzero((topology.link_source == source) & (topology.link_target == target))
+    number = int(np.searchsorted(parallel, link))
+    return f"{topology.node_name(source)}-{topology.node_name(target)}#{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.ranks import Nics, positive, to_nics
 
-__all__ = ["PLACEMENTS", "Placer", "repeat"]
+__all__ = ["PLACEMENTS", "Placer", "delayed", "repeat"]
 
 PLACEMENTS = ("packed", "spread", "random")
 """Policies by name; a list of NICs is the fourth."""
@@ -121,3 +122,9 @@ def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int =
             known = np.isin(ends, nics)
             build.after(gates[np.searchsorted(nics, ends[known])], ids[tasks[known]])
     return build.table()
+
+
+def delayed(table: TaskTable, start_ns: int) -> TaskTable:
+    """The same tasks, none of which starts before `start_ns` more than it would."""
+    is_root = np.diff(table.dep_offset) == 0
+    return replace(table, start_ns=np.where(is_root | (table.start_ns > 0), table.start_ns + start_ns, 0))

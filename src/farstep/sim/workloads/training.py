@@ -247,13 +247,13 @@ class _Step:
             after=self._ready[stage].T,
             phase="gradient all-reduce",
         )
-        transposed: IntArray = done.T
-        return transposed
+        return np.swapaxes(done, 0, 1)
 
     def _send(self, stage: int, target: int) -> IntArray:
         source, sink = self._nics[stage], self._nics[target]
         if not self._plan.pipeline_bytes:
-            return self._ready[stage].copy()
+            ready: IntArray = self._ready[stage]
+            return ready.copy()
         ids = self.build.flows(source, sink, self._plan.pipeline_bytes, phase="pipeline").reshape(
             source.shape
         )

@@ -1,0 +1,49 @@
+"""The levels of simulation behind one call: a prepared simulation in, a result out.
+
+Each engine has settings of its own; here the knobs of a scenario become those settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from farstep.fabric.errors import ConfigError
+
+if TYPE_CHECKING:
+    from farstep.sim.result import SimResult
+    from farstep.sim.run import Prepared
+
+__all__ = ["ENGINES"]
+
+
+def _run_flow(prepared: Prepared) -> SimResult:
+    """Runs the flow level."""
+    from farstep.sim.flow import FlowSettingsError, FlowSimulator, FlowsStalled, ignored_knobs, settings_of
+    from farstep.sim.run import SimulationStalled
+
+    try:
+        settings = settings_of(prepared.transport, prepared.switch)
+        settings = settings.updated({"completion": prepared.run.completion})
+    except FlowSettingsError as error:
+        raise ConfigError(f"transport.{error}") from error
+    prepared.ignored.extend(ignored_knobs(prepared.transport, prepared.switch))
+    if prepared.run.sample_interval_us is not None:
+        prepared.ignored.append("run.sample_interval_us")
+    simulator = FlowSimulator(prepared.topology, settings)
+    run = prepared.run
+    try:
+        return simulator.run(prepared.tasks, prepared.actions, run.seed, until_ns=run.until_ns)
+    except FlowsStalled as error:
+        raise SimulationStalled(str(error)) from error
+
+
+def _run_packet(prepared: Prepared) -> SimResult:
+    """Runs the packet level."""
+    from farstep.sim.packet import run_prepared
+
+    return run_prepared(prepared)
+
+
+ENGINES: Mapping[str, Callable[[Prepared], SimResult]] = {"flow": _run_flow, "packet": _run_packet}
+"""Engines by level."""

@@ -1,0 +1,320 @@
+"""Sweeps: one scenario at many points, each finished point a file, so that a sweep broken off goes on where it was."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from farstep import __version__
+from farstep.fabric.errors import ConfigError
+from farstep.sim.extras import extra
+from farstep.sim.scenario import Scenario
+from farstep.sim.toml_text import parse_value
+
+__all__ = ["Point", "Sweep", "SweepRow", "parse_seeds", "parse_settings", "run_sweep", "write_rows"]
+
+POINTS_MAX = 1_000_000
+"""More points than this are a slip; each is at least a file."""
+
+HASH_CHARACTERS = 16
+"""Of 64 bits: a million points meet by chance once in 37 million sweeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One simulation of a sweep.
+
+    Attributes:
+        values: value of every knob that is swept, by dotted key.
+        seed: seed of the run.
+        scenario: the whole scenario as a table.
+        digest: names the file of the finished point; equal for equal scenarios.
+    """
+
+    values: Mapping[str, Any]
+    seed: int
+    scenario: Mapping[str, Any]
+    digest: str
+
+
+SweepRow = dict[str, Any]
+"""One finished point: swept values, `seed`, `status`, `error` and the metrics of the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A scenario, the values its knobs take, and the seeds each combination is run with.
+
+    Attributes:
+        scenario: what stays the same.
+        settings: values by dotted key, such as `{"transport.evs": [16, 64]}`; all combinations are run.
+        seeds: one run for each; empty: the seed of the scenario.
+    """
+
+    scenario: Scenario
+    settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    seeds: Sequence[int] = ()
+
+    def points(self) -> list[Point]:
+        """All points, in order.
+
+        Raises:
+            ConfigError: a key or value cannot be used, told before anything is run; or there are too many.
+        """
+        seeds = list(self.seeds) or [self.scenario.run.seed]
+        count = len(seeds)
+        for key, choices in self.settings.items():
+            if not choices:
+                raise ConfigError(f"{key}: no value is given")
+            count *= len(choices)
+        if count > POINTS_MAX:
+            raise ConfigError(f"the sweep has {count} points; at most {POINTS_MAX}")
+        found = []
+        for combination in itertools.product(*self.settings.values()):
+            values: dict[str, Any] = dict(zip(self.settings, combination, strict=True))
+            changed = self.scenario.with_overrides(values) if values else self.scenario
+            table = changed.table()
+            for seed in seeds:
+                seeded = {**table, "run": {**table["run"], "seed": seed}}
+                found.append(Point(values, seed, seeded, _digest(seeded)))
+        return found
+
+
+def _digest(table: Mapping[str, Any]) -> str:
+    import xxhash
+
+    text = json.dumps({"scenario": table, "version": __version__}, sort_keys=True)
+    return xxhash.xxh3_64_hexdigest(text.encode())[:HASH_CHARACTERS]
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Reads `KEY=VALUE,VALUE,...` as the command line has it.
+
+    Raises:
+        ConfigError: one cannot be read, or a key is given twice.
+    """
+    settings: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not values:
+            raise ConfigError(f"--set {text!r}: write KEY=VALUE,VALUE, such as transport.evs=16,64,256")
+        if key in settings:
+            raise ConfigError(f"--set {key}: is given twice")
+        settings[key] = [parse_value(value) for value in _split(values)]
+    return settings
+
+
+def _split(text: str) -> list[str]:
+    """Cuts at commas outside of brackets and quotes."""
+    parts, depth, quote, since = [], 0, "", 0
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append(text[since:index].strip())
+            since = index + 1
+    return [*parts, text[since:].strip()]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Reads seeds: `5`, `1,2,7` or `0:20` (20 is not among them).
+
+    Raises:
+        ConfigError: it cannot be read, or there are none.
+    """
+    wrong = ConfigError(f"--seeds {text!r}: write numbers, such as 1,2,3, or a range, such as 0:20")
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.strip().partition(":")
+        if not first.isdigit() or (colon and not last.isdigit()) or len(first) > 15 or len(last) > 15:
+            raise wrong
+        low, high = int(first), int(last) if colon else int(first) + 1
+        if high - low > POINTS_MAX:
+            raise ConfigError(f"--seeds {text!r}: at most {POINTS_MAX} seeds")
+        seeds += range(low, high)
+    if not seeds:
+        raise wrong
+    return seeds
+
+
+OnPoint = Callable[[int, int, SweepRow], None]
+"""Is told: points done, all points, the row just finished."""
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: str | Path,
+    *,
+    processes: int = 1,
+    use_ray: bool = False,
+    on_point: OnPoint | None = None,
+) -> list[SweepRow]:
+    """Runs what is not finished yet, and returns the rows of all points in order.
+
+    A point that fails has its reason in its row and does not end the sweep; it is run again the next time.
+
+    Args:
+        sweep: what to run.
+        folder: takes a file per finished point, in `points/`.
+        processes: simulations at once on this machine.
+        use_ray: hands the simulations to a Ray cluster instead.
+        on_point: is told of every point.
+
+    Raises:
+        ConfigError: the sweep cannot be run as given.
+        ModuleNotFoundError: Ray is asked for and not installed.
+    """
+    if processes < 1:
+        raise ConfigError(f"-j {processes}: at least 1 process is needed")
+    points = sweep.points()
+    store = Path(folder) / "points"
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{store}: no folder can be made there: {error.strerror or error}") from error
+    rows: list[SweepRow | None] = [_stored(store, point) for point in points]
+    open_points = [index for index, row in enumerate(rows) if row is None]
+    done = len(points) - len(open_points)
+    if on_point is not None and done:
+        on_point(done, len(points), {})
+    source, base = sweep.scenario.source, str(sweep.scenario.folder.resolve())
+    work = [(index, points[index], source, base) for index in open_points]
+    runner = _through_ray(work) if use_ray else _through_processes(work, min(processes, len(work)))
+    for index, row in runner:
+        if row["status"] == "done":
+            _store(store, points[index], row)
+        rows[index] = row
+        done += 1
+        if on_point is not None:
+            on_point(done, len(points), row)
+    return [row for row in rows if row is not None]
+
+
+def _stored(store: Path, point: Point) -> SweepRow | None:
+    try:
+        row = json.loads((store / f"{point.digest}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not whole: run it
+        return None
+    if not isinstance(row, dict) or row.get("status") != "done":
+        return None
+    return {**_labels(point), **{key: value for key, value in row.items() if key not in point.values}}
+
+
+def _store(store: Path, point: Point, row: SweepRow) -> None:
+    """Writes a row at once or not at all, so that whoever reads the file has a whole one."""
+    handle, name = tempfile.mkstemp(dir=store, suffix=".part")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(row, file)
+    Path(name).replace(store / f"{point.digest}.json")
+
+
+def _labels(point: Point) -> SweepRow:
+    return {**point.values, "seed": point.seed}
+
+
+def _run_point(work: tuple[int, Point, str, str]) -> tuple[int, SweepRow]:
+    """Runs one point, in a process of its own."""
+    from farstep.sim.run import SimulationStalled, run_scenario
+    from farstep.sim.scenario import parse_scenario
+
+    index, point, source, folder = work
+    row = _labels(point)
+    try:
+        scenario = parse_scenario(point.scenario, source=source, folder=Path(folder))
+        result = run_scenario(scenario)
+    except (ConfigError, SimulationStalled) as error:
+        return index, {**row, "status": "failed", "error": str(error).splitlines()[0]}
+    return index, {
+        **row,
+        "status": "done",
+        "error": "",
+        "level": result.meta["level"],
+        "transport": result.meta["transport"],
+        **result.metrics(),
+        "wall_s": result.meta["wall_s"],
+    }
+
+
+Work = list[tuple[int, Point, str, str]]
+
+
+def _through_processes(work: Work, processes: int) -> Iterator[tuple[int, SweepRow]]:
+    if processes <= 1:
+        yield from map(_run_point, work)
+        return
+    # Not forked: threads of a numerical library that is already loaded would not survive it.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running: set[Future[tuple[int, SweepRow]]] = set()
+        queue = iter(work)
+        try:
+            while True:
+                for item in itertools.islice(queue, 2 * processes - len(running)):
+                    running.add(pool.submit(_run_point, item))
+                if not running:
+                    return
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _through_ray(work: Work) -> Iterator[tuple[int, SweepRow]]:
+    ray = extra("ray")
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    run = ray.remote(_run_point)
+    running = [run.remote(item) for item in work]
+    while running:
+        finished, running = ray.wait(running)
+        for reference in finished:
+            yield ray.get(reference)
+
+
+def write_rows(rows: Sequence[SweepRow], path: str | Path) -> Path:
+    """Writes all rows into one file; its ending chooses the format: `.parquet`, `.csv` or `.json`.
+
+    Raises:
+        ConfigError: the ending is none of these, or the file cannot be written.
+    """
+    path = Path(path)
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".json":
+            path.write_text(json.dumps(list(rows), indent=1), encoding="utf-8")
+        elif path.suffix == ".csv":
+            with path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, names, restval="")
+                writer.writeheader()
+                writer.writerows(rows)
+        elif path.suffix == ".parquet":
+            pyarrow, parquet = extra("pyarrow"), extra("pyarrow.parquet")
+            columns = {name: [_plain(row.get(name)) for row in rows] for name in names}
+            parquet.write_table(pyarrow.table(columns), path)
+        else:
+            raise ConfigError(f"{path}: valid endings: .parquet, .csv, .json")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _plain(value: Any) -> Any:
+    """A value a column can hold: lists and tables become text."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
