@@ -185,7 +185,7 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
 
     Node attributes: `kind` (`"nic"` or `"switch"`, required), `tier`, `plane`, `site`, `group`, `latency_ns` as of
     `GraphSwitch`. Edge attributes: `rate_gbps`, `latency_ns`, `fibre_km`, `plane`, `cost`, `optical` as of
-    `GraphLink`. NICs are numbered in the graph's order of nodes; every node can be named by its own name.
+    `GraphLink`; others are left alone. NICs are numbered in the graph's order of nodes; every node can be named by its own name.
 
     Raises:
         ConfigError: the graph is directed, a node has no kind, two NICs are joined, or a value cannot be used.
@@ -209,7 +209,7 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
         if kinds[near] == "nic":
             ports[near].append((far, attributes))
         else:
-            links.append({"between": (str(near), str(far)), **attributes})
+            links.append({"between": (str(near), str(far)), **_known(attributes, GraphLink)})
     nics = []
     for node, attached in ports.items():
         if not attached:
@@ -225,7 +225,7 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
         own = {key: value for key, value in graph.nodes[node].items() if key in ("site", "group")}
         nics.append({"switches": [str(switch) for switch, _ in attached], **values[0], **own})
     switches = [
-        {"name": str(node), **{key: value for key, value in graph.nodes[node].items() if key != "kind"}}
+        {**_known(graph.nodes[node], GraphSwitch), "name": str(node)}
         for node in kinds
         if kinds[node] == "switch"
     ]
@@ -265,6 +265,10 @@ def to_networkx(topology: Topology) -> nx.MultiGraph[Any]:
             plane=int(topology.link_plane[link]),
         )
     return graph
+
+
+def _known(attributes: Mapping[str, Any], model: type[Table]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if key in model.model_fields}
 
 
 def _find(index: Mapping[str, int], name: str, key: str) -> int:
