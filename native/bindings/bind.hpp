@@ -6,3 +6,4 @@ void bind_wire(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
 void bind_collective(nanobind::module_& m);
+void bind_sim(nanobind::module_& m);

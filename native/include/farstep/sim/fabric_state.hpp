@@ -66,7 +66,7 @@ struct PortHealth {
     double loss = 0;           // share of packets that vanish
     double rate_factor = 1;
     double extra_delay_ns = 0;
-    uint16_t down = 0;         // reasons for which it is down: link, switch, plane may overlap
+    bool down = false;
 };
 
 class FabricState {
@@ -153,12 +153,10 @@ public:
 
     /// Any port is down or loses packets: only then need control packets look at each hop.
     bool has_faults() const noexcept { return num_impaired_ > 0; }
-    void add_down(uint32_t p, int reasons) noexcept {
-        PortHealth& h = health_[p];
-        assert(reasons >= 0 || h.down >= -reasons);
+    void set_down(uint32_t p, bool down) noexcept {
         const bool was = is_impaired(p);
-        h.down = static_cast<uint16_t>(h.down + reasons);
-        set_flag(p, Port::kDown, h.down > 0);
+        health_[p].down = down;
+        set_flag(p, Port::kDown, down);
         note_impaired(was, is_impaired(p));
     }
     void set_loss(uint32_t p, double loss) noexcept {
@@ -258,7 +256,7 @@ private:
         kinds_.push_back(k);
         return static_cast<uint8_t>(kinds_.size() - 1);
     }
-    bool is_impaired(uint32_t p) const noexcept { return health_[p].down > 0 || health_[p].loss > 0; }
+    bool is_impaired(uint32_t p) const noexcept { return health_[p].down || health_[p].loss > 0; }
     void note_impaired(bool was, bool is) noexcept { num_impaired_ += static_cast<int>(is) - static_cast<int>(was); }
 
     FabricSettings settings_;

@@ -12,8 +12,8 @@
 namespace farstep::sim {
 
 enum class FaultKind : uint8_t {
-    Down = 0,        // packets on the link and in its queue are lost, silently; reasons add up
-    Up = 1,          // takes one reason back
+    Down = 0,        // what is in its queue and what comes to it is lost, silently
+    Up = 1,
     Loss = 2,        // value: share of packets that vanish
     Rate = 3,        // value: factor of the nominal rate
     Delay = 4,       // value: ns on top of the nominal latency

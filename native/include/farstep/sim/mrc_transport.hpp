@@ -29,6 +29,7 @@ struct MrcSettings {
     uint32_t send_queue = 4;            // messages a connection holds at once; power of two
     uint32_t max_events = 32;           // changes of path states kept for one connection between two looks
     bool counts_per_ev = false;
+    bool watches_skips = false;         // marks are news too: many
     ReliabilityConfig reliability;
     PathSetConfig paths;                // timing of probes and what they need; sizes and planes are set here
     NsccConfig congestion;              // rate and base round trip are set here where they are 0
@@ -112,6 +113,7 @@ public:
         k.bytes = static_cast<uint16_t>(sent_.payload_bytes + net_->fabric().settings().overhead_bytes);
         k.flags = static_cast<uint8_t>((wire::ends_message(sent_.bth.opcode) ? kLast : 0) | (sent_.bth.ack_request ? kAsks : 0) |
                                        (sent_.bth.rtx ? kAgain : 0));
+        if (sent_.bth.rtx) host.note_retransmitted();
         rearm(host, 2 * c, s.connection);
         return true;
     }
@@ -135,7 +137,7 @@ public:
         const uint64_t placed = t.connection.receiver().counters().packets;
         const uint64_t done = t.connection.receiver().messages_done();
         t.connection.on_data(now, data_, a, regions_);
-        if (t.connection.receiver().counters().packets != placed) host.note_placed();
+        if (t.connection.receiver().counters().packets != placed) host.note_placed(data_.payload_bytes);
         answer(host, k.connection, r, now);
         for (uint64_t n = t.connection.receiver().messages_done() - done; n; --n) host.on_received(k.connection);
     }
@@ -498,6 +500,7 @@ private:
         c.paths.num_planes = planes;
         c.paths.max_evs = is_source ? source_evs() : target_evs();
         c.paths.max_events = is_source ? settings_.max_events : 1;
+        if (settings_.watches_skips) c.paths.event_mask |= ev_state_bit(EvState::Skip);
         c.paths.counts_per_ev = is_source && settings_.counts_per_ev;
         c.paths.active_per_plane = is_source ? settings_.active_evs_per_plane : settings_.answer_evs_per_plane;
         c.paths.backup_per_plane = is_source ? settings_.backup_evs_per_plane : 0;

@@ -125,7 +125,6 @@ public:
         assert(task != TaskGraph::kNoTask);
         if (++r.pieces_received < r.pieces_of_receiving) return;
         r.pieces_received = 0;
-        goodput_bytes_ += tasks_.at(task).size_bytes;
         set_receiving(r, tasks_.at(task).next_of_connection);
         if (settings_.completes_at_source) return;
         outcomes_[task].finish_ns = static_cast<int64_t>(now_ns());
@@ -155,7 +154,11 @@ public:
         r.failed = true;
         failures_.push_back({now_ns(), c, why});
     }
-    void note_placed() noexcept { progress_slot_ = slot_; }
+    void note_placed(uint64_t payload_bytes) noexcept {
+        progress_slot_ = slot_;
+        goodput_bytes_ += payload_bytes;
+    }
+    void note_retransmitted() noexcept { ++retransmitted_; }
 
     // ---- results -------------------------------------------------------------------------------------------------------
 
@@ -178,6 +181,7 @@ public:
     uint64_t slots_stepped() const noexcept { return slots_stepped_; }
     /// Takes the counters of flows that are not done.
     void settle() {
+        if (series_.next_ns() != UINT64_MAX && now_ns() > 0) sample(now_ns());
         for (uint32_t c = 0; c < rows_.size(); ++c)
             if (rows_[c].open && rows_[c].completing != TaskGraph::kNoTask) note_counters(c, rows_[c].completing);
     }
@@ -458,9 +462,11 @@ private:
     void on_schedule(uint64_t ns) {
         FaultAction a;
         while (faults_.poll(ns, a)) apply(a);
-        if (series_.next_ns() > ns) return;
+        if (series_.next_ns() <= ns) sample(ns);
+    }
+    void sample(uint64_t ns) {
         const TrafficCounters& k = net_.counters();
-        series_.sample(ns, net_.fabric(), {goodput_bytes_, k.dropped(), k.trimmed, 0, k.marked});
+        series_.sample(ns, net_.fabric(), {goodput_bytes_, k.dropped(), k.trimmed, retransmitted_, k.marked});
         collect_path_events();
     }
     void apply(const FaultAction& a) {
@@ -468,18 +474,16 @@ private:
         const uint32_t p = f.port_of_link(a.link);
         switch (a.kind) {
             case FaultKind::Down:
-                f.add_down(p, 1);
+                f.set_down(p, true);
                 if (!f.is_nic(f.source_node(p))) net_.flush(p);
                 break;
-            case FaultKind::Up:
-                if (f.health(p).down > 0) f.add_down(p, -1);
-                break;
+            case FaultKind::Up: f.set_down(p, false); break;
             case FaultKind::Loss: f.set_loss(p, a.value); break;
             case FaultKind::Rate: f.set_rate_factor(p, a.value); break;
             case FaultKind::Delay: f.set_extra_delay(p, a.value); break;
             case FaultKind::PortKnownDown:
             case FaultKind::PortKnownUp: {
-                // Twice the value 0/1: the NIC first, and its peers when its word has reached them.
+                // The NIC first, and its peers when its word has reached them.
                 const double up = a.kind == FaultKind::PortKnownUp ? 1 : 0;
                 faults_.add({a.time_ns + settings_.remap_delay_ns, FaultKind::NoticeOwn, a.link, up}, f.num_ports());
                 faults_.add({a.time_ns + 2 * settings_.remap_delay_ns, FaultKind::NoticePeers, a.link, up}, f.num_ports());
@@ -536,7 +540,7 @@ private:
     Slot slot_ = 0, progress_slot_ = 0, last_start_slot_ = 0;
     Tick now_ = 0;
     bool started_ = false;
-    uint64_t tasks_left_ = 0, planned_ = 0, delays_running_ = 0, flows_running_ = 0, goodput_bytes_ = 0, slots_stepped_ = 0;
+    uint64_t tasks_left_ = 0, planned_ = 0, delays_running_ = 0, flows_running_ = 0, goodput_bytes_ = 0, retransmitted_ = 0, slots_stepped_ = 0;
 };
 
 }  // namespace farstep::sim

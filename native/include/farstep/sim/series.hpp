@@ -41,6 +41,7 @@ public:
 
     /// Closes the interval that ends at `now_ns`. Forgets the deepest queues, which start anew.
     void sample(uint64_t now_ns, FabricState& f, const SeriesTotals& t) {
+        if (!time_ns.empty() && static_cast<uint64_t>(time_ns.back()) >= now_ns) return;
         time_ns.push_back(static_cast<int64_t>(now_ns));
         next_ns_ = now_ns + settings_.interval_ns;
         std::vector<uint64_t> group(groups_.size(), 0), plane(num_planes_, 0);

@@ -38,7 +38,8 @@
 //   void on_received(uint32_t c);                 the target has all of the oldest message it had not reported
 //   void on_completed(uint32_t c);                the source knows that
 //   void on_failed(uint32_t c, const char* why);  the connection gave up
-//   void note_placed();                           a packet that was not there before arrived: the run makes progress
+//   void note_placed(uint64_t payload_bytes);     a packet that was not there before arrived: the run makes progress
+//   void note_retransmitted();                    poll() gave a packet that had been sent before
 //
 // Lossless fabrics: call network().set_pause_thresholds() once. Adaptive routing: set Packet::kAdaptive and a route word
 // of the target's attachment switch with the port there that faces the NIC in its upper half.

@@ -1,0 +1,37 @@
+// Reads the engine's settings off Python dictionaries; what is not known there is refused by name.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "farstep/sim/any_engine.hpp"
+
+/// A dictionary of numbers, each of which may be read once.
+class __attribute__((visibility("hidden"))) Knobs {
+public:
+    explicit Knobs(nanobind::dict values) : values_(std::move(values)) {}
+    template <class T>
+    void read(const char* name, T& out) {
+        known_.insert(name);
+        if (values_.contains(name)) out = nanobind::cast<T>(values_[name]);
+    }
+    /// Refuses what nobody asked for.
+    void finish() const {
+        for (const auto& [key, value] : values_)
+            if (const std::string name = nanobind::cast<std::string>(key); !known_.contains(name))
+                throw nanobind::value_error(("the packet engine has no setting " + name).c_str());
+    }
+
+private:
+    nanobind::dict values_;
+    std::set<std::string> known_;
+};
+
+/// Engines of other transports than MRC; null where the name is not known. Reads their own knobs.
+std::unique_ptr<farstep::sim::AnyEngine> make_rival_engine(const std::string& transport, const farstep::sim::FabricColumns& columns,
+                                                           const farstep::sim::EngineSettings& settings, Knobs& knobs);
