@@ -79,7 +79,8 @@ def _plane_ticks(profile: LoadProfile) -> list[str]:
         return [""]
     every = -(-len(profile.planes) // 16)
     stem = "plane " if len(profile.planes) <= 4 else ""
-    return [f"{stem}{plane}" if index % every == 0 else "" for index, plane in enumerate(profile.planes)]
+    names = [f"{stem}{plane}" if plane >= 0 else "between planes" for plane in profile.planes]
+    return [name if index % every == 0 else "" for index, name in enumerate(names)]
 
 
 def _load_map(profile: LoadProfile) -> go.Heatmap:

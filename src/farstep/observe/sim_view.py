@@ -7,7 +7,7 @@ its files do not hold, so a report can be made long after the simulation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -265,7 +265,7 @@ class LoadProfile:
 
     Attributes:
         groups: name of each row.
-        planes: number of each plane.
+        planes: number of each plane; below 0: links that join planes.
         cells: cells per plane; within a plane links go from the busiest to the idlest.
         load: float (groups, planes * cells), load of the busiest link of a cell in 0..1.
         links: int (groups, planes), how many links there are.
@@ -285,15 +285,16 @@ class LoadProfile:
         links = result.links
         load = links.utilisation(result.duration_ns)
         groups = link_groups(links)
-        planes = np.unique(links.plane)
-        largest = max((int(np.bincount(links.plane[chosen]).max()) for chosen in groups.values()), default=1)
+        planes, plane_of = np.unique(links.plane, return_inverse=True)
+        sizes = {name: np.bincount(plane_of[chosen], minlength=1) for name, chosen in groups.items()}
+        largest = max((int(size.max()) for size in sizes.values()), default=1)
         cells = max(1, min(largest, PROFILE_CELLS_MAX // max(1, len(planes)), 64))
         shape = (len(groups), len(planes))
         found = np.full((*shape, cells), np.nan)
         count, mean = np.zeros(shape, np.int64), np.full(shape, np.nan)
         for row, chosen in enumerate(groups.values()):
-            for column, plane in enumerate(planes):
-                here = -np.sort(-load[chosen[links.plane[chosen] == plane]])
+            for column in range(len(planes)):
+                here = -np.sort(-load[chosen[plane_of[chosen] == column]])
                 count[row, column] = len(here)
                 if len(here):
                     mean[row, column] = here.mean()
@@ -403,22 +404,33 @@ class SimulatedFault:
 
 
 def faults_of(result: SimulationResult) -> list[SimulatedFault]:
-    """Returns the faults of a result in the order of their time."""
-    found = [
-        SimulatedFault(
-            int(fault.get("time_ns", 0)),
-            None if fault.get("until_ns") is None else int(fault["until_ns"]),
-            str(fault.get("text") or str(fault.get("kind", "fault")).replace("_", " ")),
-        )
-        for fault in result.meta.get("faults", [])
-    ]
-    return sorted(found, key=lambda fault: fault.start_ns)
+    """Returns the faults of a result in the order of their time, those that were taken back with their end."""
+    found: list[SimulatedFault] = []
+    lasting: dict[tuple[str, str], int] = {}
+    for fault in sorted(result.meta.get("faults", []), key=lambda fault: int(fault.get("time_ns", 0))):
+        kind, time_ns = str(fault.get("kind", "fault")), int(fault.get("time_ns", 0))
+        text = str(fault.get("text") or kind.replace("_", " "))
+        until = None if fault.get("until_ns") is None else int(fault["until_ns"])
+        begun = (text.removesuffix(f": {kind}"), "down" if kind == "up" else kind)
+        if _takes_back(kind, fault.get("value")) and begun in lasting:
+            index = lasting.pop(begun)
+            found[index] = replace(found[index], end_ns=time_ns)
+            continue
+        if until is None:
+            lasting[begun] = len(found)
+        found.append(SimulatedFault(time_ns, until, text))
+    return found
+
+
+def _takes_back(kind: str, value: Any) -> bool:
+    """Whether an action on links brings back what held before any fault."""
+    return kind == "up" or (kind == "rate" and value == 1.0) or (kind in ("loss", "delay") and value == 0.0)
 
 
 def fault_marks(faults: Sequence[SimulatedFault], span_ns: float) -> Iterator[tuple[int, int | None, str]]:
     """Joins faults too near each other to be told apart; yields start, end and numbers such as `2-4`."""
     first = 0
-    for index, fault in enumerate(faults):
+    for index in range(len(faults)):
         follows = faults[index + 1] if index + 1 < len(faults) else None
         if follows is not None and follows.start_ns - faults[first].start_ns < 0.03 * span_ns:
             continue
@@ -427,7 +439,6 @@ def fault_marks(faults: Sequence[SimulatedFault], span_ns: float) -> Iterator[tu
         number = f"{first + 1}" if first == index else f"{first + 1}-{index + 1}"
         yield group[0].start_ns, (max(ends) if ends else None), number
         first = index + 1
-        del fault
 
 
 def load_text(share: float) -> str:

@@ -74,18 +74,33 @@ def fake_simulation(
     lost = rng.poisson(losses / num, num) * has_faults
     trimmed = rng.poisson(trims / num, num)
 
-    share = np.clip(rng.normal(1.0, unevenness, fabric.num_links), 0.02, 1.6)
-    possible = fabric.link_rate_gbps * end / 8
-    used = np.minimum(share * num * size_bytes / nics / planes, 0.98 * possible)
-    links = LinkUse.of(
-        fabric,
+    mean_bytes = num * size_bytes / nics / planes
+    links = links_of(fabric, mean_bytes, end, transport, rng, has_faults=has_faults)
+    result = SimResult.of(
+        build.table(),
         {
-            "bytes": used.astype(np.int64),
-            "drops": rng.poisson(losses / fabric.num_links, fabric.num_links) * has_faults,
-            "trims": rng.poisson(trims / fabric.num_links, fabric.num_links),
-            "max_queue_bytes": (rng.gamma(2.0, 30_000 * (1 + unevenness), fabric.num_links)).astype(np.int64),
+            "start_ns": start_ns,
+            "finish_ns": finish_ns,
+            "packets": np.full(num, size_bytes // 4096 + 1) + lost + trimmed,
+            "retransmitted": lost + trimmed,
+            "losses": lost,
+            "trims": trimmed,
         },
+        links,
+        meta=meta_of(transport, nics, planes, end, seed, has_faults=has_faults),
     )
+    if samples:
+        result.meta["sample_interval_ns"] = max(1, end // samples)
+        add_series(result, end, samples, planes, unevenness, rng)
+        if has_faults and transport != "roce":
+            result.ev_events.update(events_of(result, planes, rng))
+    return result
+
+
+def meta_of(
+    transport: str, nics: int, planes: int, end: int, seed: int, *, has_faults: bool
+) -> dict[str, Any]:
+    """What a simulation says of itself."""
     meta: dict[str, Any] = {
         "transport": transport,
         "level": "packet",
@@ -101,25 +116,26 @@ def fake_simulation(
             {"time_ns": FAIL_NS, "kind": "switch_down", "text": "T1 switch 70 down", "until_ns": REPAIR_NS},
             {"time_ns": 20_000, "kind": "loss", "text": "0.1 % loss on NIC 3's port of plane 1"},
         ]
-    result = SimResult.of(
-        build.table(),
+    return meta
+
+
+def links_of(
+    fabric: Any, mean_bytes: float, end: int, transport: str, rng: np.random.Generator, *, has_faults: bool
+) -> LinkUse:
+    """Links that carry about as much as their share."""
+    _, _, _, unevenness, losses, trims = CHARACTERS[transport]
+    share = np.clip(rng.normal(1.0, unevenness, fabric.num_links), 0.02, 1.6)
+    possible = fabric.link_rate_gbps * end / 8
+    used = np.minimum(share * mean_bytes, 0.98 * possible)
+    return LinkUse.of(
+        fabric,
         {
-            "start_ns": start_ns,
-            "finish_ns": finish_ns,
-            "packets": np.full(num, size_bytes // 4096 + 1) + lost + trimmed,
-            "retransmitted": lost + trimmed,
-            "losses": lost,
-            "trims": trimmed,
+            "bytes": used.astype(np.int64),
+            "drops": rng.poisson(losses / fabric.num_links, fabric.num_links) * has_faults,
+            "trims": rng.poisson(trims / fabric.num_links, fabric.num_links),
+            "max_queue_bytes": (rng.gamma(2.0, 30_000 * (1 + unevenness), fabric.num_links)).astype(np.int64),
         },
-        links,
-        meta=meta,
     )
-    if samples:
-        result.meta["sample_interval_ns"] = max(1, end // samples)
-        add_series(result, end, samples, planes, unevenness, rng)
-        if has_faults and transport != "roce":
-            result.ev_events.update(events_of(result, planes, rng))
-    return result
 
 
 def add_series(

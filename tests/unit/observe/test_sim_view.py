@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -156,6 +158,26 @@ def test_faults_too_near_each_other_share_a_mark() -> None:
 def test_faults_are_in_the_order_of_their_time_and_have_words() -> None:
     found = faults_of(small_result(faults=[{"time_ns": 9, "kind": "link_down"}, {"time_ns": 3, "text": "a"}]))
     assert [(fault.start_ns, fault.text) for fault in found] == [(3, "a"), (9, "link down")]
+
+
+def test_a_fault_that_is_taken_back_has_an_end() -> None:
+    actions = [
+        {"time_ns": 10, "kind": "down", "value": 0.0, "text": "flap: down"},
+        {"time_ns": 15, "kind": "loss", "value": 0.1, "text": "dirt: loss"},
+        {"time_ns": 20, "kind": "up", "value": 0.0, "text": "flap: up"},
+        {"time_ns": 30, "kind": "down", "value": 0.0, "text": "flap: down"},
+        {"time_ns": 40, "kind": "loss", "value": 0.0, "text": "dirt: loss"},
+    ]
+    found = [(fault.start_ns, fault.end_ns, fault.text) for fault in faults_of(small_result(faults=actions))]
+    assert found == [(10, 20, "flap: down"), (15, 40, "dirt: loss"), (30, None, "flap: down")]
+
+
+def test_links_that_join_planes_are_shown_beside_them() -> None:
+    result = fake_simulation(samples=0)
+    plane = np.concatenate(([-1, -1], result.links.plane[2:]))
+    profile = LoadProfile.of(replace(result, links=replace(result.links, plane=plane)))
+    assert profile.planes == (-1, 0, 1, 2, 3)
+    assert profile.links[:, 0].sum() == 2
 
 
 def test_columns_of_a_series_have_names() -> None:
