@@ -213,7 +213,15 @@ _SWITCH_KNOBS: Mapping[str, str] = {
     "last_hop_ecn": "last_hop_ecn",
 }
 _WHOLE = frozenset(
-    {"probe_interval_ns", "remap_delay_ns", "rto_base_ns", "target_delay_ns", "mpr", "mtu_bytes", "overhead_bytes"}
+    {
+        "probe_interval_ns",
+        "remap_delay_ns",
+        "rto_base_ns",
+        "target_delay_ns",
+        "mpr",
+        "mtu_bytes",
+        "overhead_bytes",
+    }
 )
 
 
@@ -359,7 +367,8 @@ class PacketSimulator:
             "end_ns": float(engine.now_ns),
             "payload_share": settings.mtu_bytes / (settings.mtu_bytes + settings.overhead_bytes),
             "slot_ns": engine.slot_ns,
-            "packet_hops_per_s": (counters["data_hops"] + counters["control_hops"]) / max(times["wall_s"], 1e-9),
+            "packet_hops_per_s": (counters["data_hops"] + counters["control_hops"])
+            / max(times["wall_s"], 1e-9),
             "failures": engine.failures()[:LINES_MAX],
             "unfinished": engine.unfinished(LINES_MAX) if engine.tasks_left else [],
             "settings": _plain(settings),
@@ -432,7 +441,9 @@ def _fault_columns(
     return (
         np.repeat(np.array([at for at, _, _, _ in rows], np.int64), sizes),
         np.repeat(np.array([kind for _, kind, _, _ in rows], np.uint8), sizes),
-        np.concatenate([links for _, _, links, _ in rows]).astype(np.int32) if rows else np.zeros(0, np.int32),
+        np.concatenate([links for _, _, links, _ in rows]).astype(np.int32)
+        if rows
+        else np.zeros(0, np.int32),
         np.repeat(np.array([value for _, _, _, value in rows], np.float64), sizes),
     )
 
