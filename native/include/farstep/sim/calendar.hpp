@@ -56,18 +56,13 @@ public:
         }
     }
 
-    /// The first slot from now on that has entries; kNoSlot when there are none at all.
-    Slot next() {
+    /// The first slot from now on that may have entries: of what lies further ahead only the turn is known. Time does not
+    /// pass here, as something else may happen before. kNoSlot when there are none at all.
+    Slot next() const noexcept {
         if (size_ == 0) return kNoSlot;
-        for (;;) {
-            const Slot near = next_near();
-            const Slot turn_at = (now_ / kNear + 1) * kNear;
-            if (near < turn_at) return near;
-            const Slot far = next_far_turn();
-            if (near != kNoSlot && (far == kNoSlot || near < far)) return near;
-            if (far == kNoSlot) return kNoSlot;
-            advance(far);
-        }
+        const Slot near = next_near();
+        if (near < (now_ / kNear + 1) * kNear) return near;
+        return std::min(near, next_far_turn());
     }
     uint64_t size() const noexcept { return size_; }
 

@@ -26,10 +26,9 @@ public:
 
     Router(const FabricColumns& c, const FabricState& f)
         : fabric_(&f), node_block_(c.node_block, c.node_block + c.num_nodes), node_row_(c.node_row, c.node_row + c.num_nodes),
-          node_column_(c.node_column, c.node_column + c.num_nodes), block_next_(c.block_next, c.block_next + c.num_blocks),
-          block_set_(c.block_set, c.block_set + c.num_blocks), block_columns_(c.block_columns, c.block_columns + c.num_blocks),
-          set_offset_(c.set_offset, c.set_offset + c.num_sets + 1), via_(c.via_switch, c.via_switch + c.num_via) {
-        set_tables(c.next_set, c.next_set_size, c.set_links, c.num_set_links);
+          node_column_(c.node_column, c.node_column + c.num_nodes), via_(c.via_switch, c.via_switch + c.num_via) {
+        set_tables(c);
+        epoch_ = 0;
     }
 
     /// Ports on shortest ways from switch to attachment switch.
@@ -131,12 +130,19 @@ public:
         return port;
     }
 
-    /// Replaces the next hops, as routing does after it noticed that links died. Routes made before stay as they are.
-    void set_tables(const int32_t* next_set, uint64_t next_size, const int32_t* set_links, uint64_t num_links) {
-        next_set_.assign(next_set, next_set + next_size);
-        set_ports_.resize(num_links);
-        for (uint64_t i = 0; i < num_links; ++i) set_ports_[i] = fabric_->port_of_link(static_cast<uint32_t>(set_links[i]));
+    /// Replaces the next hops, as routing does after it noticed that links died or came back. Routes made before stay as
+    /// they are; who depends on routing makes them again when it sees another epoch.
+    void set_tables(const FabricColumns& c) {
+        block_next_.assign(c.block_next, c.block_next + c.num_blocks);
+        block_set_.assign(c.block_set, c.block_set + c.num_blocks);
+        block_columns_.assign(c.block_columns, c.block_columns + c.num_blocks);
+        set_offset_.assign(c.set_offset, c.set_offset + c.num_sets + 1);
+        next_set_.assign(c.next_set, c.next_set + c.next_set_size);
+        set_ports_.resize(c.num_set_links);
+        for (uint64_t i = 0; i < c.num_set_links; ++i) set_ports_[i] = fabric_->port_of_link(static_cast<uint32_t>(c.set_links[i]));
+        ++epoch_;
     }
+    uint32_t epoch() const noexcept { return epoch_; }
 
 private:
     uint32_t take_row() {
@@ -160,6 +166,7 @@ private:
     std::vector<uint32_t> set_ports_;
     std::vector<int32_t> via_;
     std::vector<uint32_t> table_, free_rows_;
+    uint32_t epoch_ = 0;
 };
 
 }  // namespace farstep::sim
