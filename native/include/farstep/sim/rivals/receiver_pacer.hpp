@@ -11,7 +11,7 @@ namespace farstep::sim {
 
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-/// Part of every connection that is paced: its place in the circle of those that want more.
+/// For every connection: its place in the circle of those that want more.
 struct PacerLink {
     uint32_t next = kNobody;
     bool waits = false;

@@ -2,15 +2,24 @@
 //
 // A rival is a pair of state machines in one object, one for each end of a connection. The fabric carries a RivalData from
 // its sending to its receiving half (whole, or trimmed to its header) and RivalAnswers either way, and it asks:
-//   bool post(uint64_t bytes)                    one more message behind those there are; false: no room now
+//   bool can_post(), void post(uint64_t bytes)   one more message behind those there are
 //   bool poll_data(now, free_planes, RivalData&) the next packet, on one of these planes; false: nothing to send now
-//   bool poll_answer(now, RivalAnswer&)          the next control packet of either end
-//   void on_data(now, RivalData, Arrived), void on_answer(now, RivalAnswer), void on_timeout(now)
-//   uint64_t next_timeout_ns()                   when on_timeout is due, or polling again is worth while
+//   bool on_data(now, RivalData, Arrived)        at the receiving end; true: a packet that was not there before
+//   bool poll_answer(RivalAnswer&)               what the receiving end has to say; asked after every on_data
+//   void on_answer(now, RivalAnswer)             at the sending end
+//   uint64_t next_timeout_ns(), void on_timeout(now)   of either end; polling again may be worth while then, too
+//   void set_usable_planes(mask)                 planes that both NICs can use, as far as the sender was told
+//   uint32_t messages_delivered(), messages_acked()    at the receiving and at the sending end, in order
+//   FlowCounters counters(), RivalSpan span()    for people
+// Receiver-paced ones also have wants_grant() and grant(RivalAnswer&), see ReceiverPacer.
 // Time is nanoseconds, nothing allocates after construction, and there is no chance but that of the seed.
 #pragma once
 
+#include <array>
+#include <cassert>
 #include <cstdint>
+
+#include "farstep/sim/transport.hpp"
 
 namespace farstep::sim {
 
@@ -80,6 +89,62 @@ struct RivalWire {
     uint64_t seed = 0;
     uint32_t full_bytes() const noexcept { return mtu_bytes + overhead_bytes; }
     double bdp_bytes() const noexcept { return rate_bytes_per_s * static_cast<double>(base_rtt_ns) * 1e-9; }
+};
+
+/// Packets of a connection: below `una` all is known to be there, from `next` on nothing was sent.
+struct RivalSpan {
+    uint32_t una = 0, next = 0, end = 0;
+};
+
+/// What the receiving end has to say next. It is asked after every packet, so this holds what one packet may cause.
+class AnswerQueue {
+public:
+    void push(const RivalAnswer& a) noexcept {
+        assert(count_ < answers_.size());
+        answers_[count_++] = a;
+    }
+    bool pop(RivalAnswer& out) noexcept {
+        if (count_ == 0) return false;
+        out = answers_[0];
+        for (uint8_t i = 1; i < count_; ++i) answers_[i - 1] = answers_[i];
+        --count_;
+        return true;
+    }
+
+private:
+    std::array<RivalAnswer, 3> answers_;
+    uint8_t count_ = 0;
+};
+
+/// Planes in turn, as far as they are free and usable.
+class PlaneTurn {
+public:
+    static constexpr uint32_t kNone = UINT32_MAX;
+    explicit PlaneTurn(uint32_t num_planes) noexcept : num_planes_(num_planes) { assert(num_planes >= 1 && num_planes <= 64); }
+    void set_usable(uint64_t planes) noexcept { usable_ = planes; }
+    uint64_t usable() const noexcept { return usable_; }
+    uint32_t next(uint64_t free_planes) noexcept {
+        for (uint32_t i = 0; i < num_planes_; ++i) {
+            const uint32_t p = (cursor_ + i) % num_planes_;
+            if (!(free_planes & usable_) || !((free_planes & usable_) >> p & 1)) continue;
+            cursor_ = (p + 1) % num_planes_;
+            return p;
+        }
+        return kNone;
+    }
+    /// The plane something is bound to that has number `n`, among the usable ones; kNone when there are none.
+    uint32_t bound(uint64_t n) const noexcept {
+        const uint64_t mask = num_planes_ == 64 ? usable_ : usable_ & ((1ull << num_planes_) - 1);
+        if (mask >> (n % num_planes_) & 1) return static_cast<uint32_t>(n % num_planes_);
+        uint64_t rest = mask;
+        if (rest == 0) return kNone;
+        for (uint64_t skip = n % static_cast<uint64_t>(__builtin_popcountll(rest)); skip; --skip) rest &= rest - 1;
+        return static_cast<uint32_t>(__builtin_ctzll(rest));
+    }
+
+private:
+    uint32_t num_planes_, cursor_ = 0;
+    uint64_t usable_ = ~0ull;
 };
 
 constexpr uint32_t rival_power_of_two(uint64_t least) noexcept {

@@ -5,10 +5,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cstdint>
-#include <memory>
 
 #include "farstep/sim/rivals/dcqcn.hpp"
 #include "farstep/sim/rivals/rival_packets.hpp"
@@ -31,18 +29,20 @@ struct RoceConfig {
 
 class RoceRival {
 public:
+    using Config = RoceConfig;
     RoceRival(const RoceConfig& c, Arena* arena)
         : config_(c), pairs_(c.queue_pairs, arena), ends_(c.queue_pairs * c.wire.max_messages, arena),
-          mask_(c.wire.max_messages - 1) {
-        assert(c.queue_pairs >= 1 && c.queue_pairs <= kMaxQueuePairs && (c.wire.max_messages & mask_) == 0);
+          mask_(c.wire.max_messages - 1), planes_(c.paths.num_planes) {
+        assert(c.queue_pairs >= 1 && c.queue_pairs <= kMaxQueuePairs && c.paths.per_plane == c.queue_pairs && (c.wire.max_messages & mask_) == 0);
         const double line = c.wire.rate_bytes_per_s / c.paths.num_planes;
         for (uint32_t q = 0; q < c.queue_pairs; ++q) pairs_[q].rate = Dcqcn(c.dcqcn, line);
     }
     RoceRival(const RoceRival&) = delete;
+    static uint32_t span_packets(const RoceConfig&) noexcept { return 0; }  // it remembers no single packet
 
     bool can_post() const noexcept { return posted_ - acked_ <= mask_; }
-    bool post(uint64_t bytes) noexcept {
-        if (!can_post()) return false;
+    void post(uint64_t bytes) noexcept {
+        assert(can_post());
         const uint32_t mtu = config_.wire.mtu_bytes, n = config_.queue_pairs;
         const uint64_t packets = std::max<uint64_t>((bytes + mtu - 1) / mtu, 1);
         const auto last_bytes = static_cast<uint32_t>(bytes - (packets - 1) * mtu);
@@ -56,13 +56,18 @@ public:
             end_of(q, posted_) = {q.end, has_last ? last_bytes : mtu};
         }
         ++posted_;
-        return true;
     }
     uint32_t messages_delivered() const noexcept { return delivered_; }
     uint32_t messages_acked() const noexcept { return acked_; }
-    uint64_t retransmitted() const noexcept { return retransmitted_; }
-    uint64_t spurious() const noexcept { return discarded_; }
-    uint64_t timeouts() const noexcept { return timeouts_; }
+    void set_usable_planes(uint64_t planes) noexcept { planes_.set_usable(planes); }
+    FlowCounters counters() const noexcept { return counters_; }
+    /// Of the queue pair that is furthest behind.
+    RivalSpan span() const noexcept {
+        uint32_t behind = 0;
+        for (uint32_t n = 1; n < config_.queue_pairs; ++n)
+            if (pairs_[n].end - pairs_[n].una > pairs_[behind].end - pairs_[behind].una) behind = n;
+        return {pairs_[behind].una, pairs_[behind].next, pairs_[behind].end};
+    }
     uint64_t number(uint16_t path) const noexcept { return config_.paths.number(path); }
     double rate_bytes_per_s(uint32_t queue_pair) const noexcept { return pairs_[queue_pair].rate.rate_bytes_per_s(); }
 
@@ -72,9 +77,12 @@ public:
         for (uint32_t i = 0; i < config_.queue_pairs; ++i) {
             const uint32_t n = (cursor_ + i) % config_.queue_pairs;
             Pair& q = pairs_[n];
-            if (!(free_planes >> plane(n) & 1) || !has_work(q) || static_cast<uint64_t>(q.free_ns) > now) continue;
+            if (!has_work(q) || static_cast<uint64_t>(q.free_ns) > now) continue;
+            const uint32_t plane = planes_.bound(n);
+            if (plane == PlaneTurn::kNone || !(free_planes >> plane & 1)) continue;
             cursor_ = (n + 1) % config_.queue_pairs;
-            send(now, n, q, out);
+            send(now, q, out);
+            out.path = config_.paths.path(plane, n);
             return true;
         }
         return false;
@@ -93,7 +101,7 @@ public:
         for (uint32_t n = 0; n < config_.queue_pairs; ++n) {
             Pair& q = pairs_[n];
             if (q.una == q.next || now < q.deadline_ns) continue;
-            ++timeouts_;
+            ++counters_.losses;
             go_back(q, q.una);
             q.deadline_ns = now + config_.rto_ns;
         }
@@ -110,50 +118,43 @@ public:
         }
         if (a.kind == RivalAnswer::kNack && a.cumulative >= q.una && a.cumulative < q.next) {
             go_back(q, a.cumulative);
+            ++counters_.losses;
             if (config_.halves_on_nack) q.rate.on_notification(now);
         }
     }
 
     // ---- receiver ----------------------------------------------------------------------------------------------------
 
-    void on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
-        const uint32_t n = d.path;
+    bool on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
+        const uint32_t n = d.path % config_.queue_pairs;
         Pair& q = pairs_[n];
         if (how.marked && config_.dcqcn.enabled && now >= q.notify_ns) {
             q.notify_ns = now + config_.dcqcn.notify_interval_ns;
-            owe(n, RivalAnswer::kCongestion);
+            owe(d.path, RivalAnswer::kCongestion);
         }
-        if (how.trimmed || d.sequence > q.expected) {
-            ++discarded_;
-            if (d.sequence < q.expected || q.has_refused) return;
-            q.has_refused = true;  // once for each gap
-            return owe(n, RivalAnswer::kNack);
+        if (d.sequence == q.expected && !how.trimmed) {
+            ++q.expected;
+            q.has_refused = false;
+            count_delivered();
+            if (++q.unanswered >= config_.ack_packets || (d.flags & RivalData::kAsksAnswer)) owe(d.path, RivalAnswer::kAck);
+            return true;
         }
         if (d.sequence < q.expected) {
-            ++discarded_;
-            return owe(n, RivalAnswer::kAck);
+            ++counters_.spurious;
+            owe(d.path, RivalAnswer::kAck);
+        } else if (!q.has_refused) {  // once for each gap
+            q.has_refused = true;
+            owe(d.path, RivalAnswer::kNack);
         }
-        ++q.expected;
-        q.has_refused = false;
-        count_delivered();
-        if (++q.unanswered >= config_.ack_packets || (d.flags & RivalData::kAsksAnswer)) owe(n, RivalAnswer::kAck);
+        return false;
     }
-    bool poll_answer(uint64_t now, RivalAnswer& out) noexcept {
-        (void)now;
-        if (num_owed_ == 0) return false;
-        const Owed o = owed_[first_owed_];
-        first_owed_ = static_cast<uint8_t>((first_owed_ + 1) % kMaxOwed);
-        --num_owed_;
-        out = RivalAnswer{};
-        out.kind = o.kind;
-        out.queue_pair = o.queue_pair;
-        out.path = o.queue_pair;
-        out.cumulative = pairs_[o.queue_pair].expected;
+    bool poll_answer(RivalAnswer& out) noexcept {
+        if (!owed_.pop(out)) return false;
+        out.cumulative = pairs_[out.queue_pair].expected;
         return true;
     }
 
 private:
-    static constexpr uint8_t kMaxOwed = 8;
     struct Pair {
         uint32_t end = 0;       // the first number no message has yet
         uint32_t una = 0, next = 0;
@@ -169,12 +170,7 @@ private:
     struct End {
         uint32_t end = 0, last_bytes = 0;
     };
-    struct Owed {
-        uint8_t queue_pair, kind;
-    };
 
-    // Queue pairs take the planes in turn, and the path of a packet is its queue pair.
-    uint32_t plane(uint32_t n) const noexcept { return n % config_.paths.num_planes; }
     End& end_of(const Pair& q, uint32_t message) noexcept {
         return ends_[static_cast<size_t>(&q - pairs_.get()) * (mask_ + 1) + (message & mask_)];
     }
@@ -182,11 +178,12 @@ private:
         return q.next != q.end && (config_.window_packets == 0 || q.next - q.una < config_.window_packets);
     }
 
-    void send(uint64_t now, uint32_t n, Pair& q, RivalData& out) noexcept {
+    void send(uint64_t now, Pair& q, RivalData& out) noexcept {
         const uint32_t sequence = q.next++;
         const bool again = sequence < q.sent;
         q.sent = std::max(q.sent, q.next);
-        retransmitted_ += again;
+        ++counters_.packets;
+        counters_.retransmitted += again;
         uint32_t payload = config_.wire.mtu_bytes;
         bool ends = false;
         for (uint32_t m = acked_; m != posted_; ++m) {
@@ -197,7 +194,6 @@ private:
             break;
         }
         out.sequence = sequence;
-        out.path = static_cast<uint16_t>(n);
         out.bytes = static_cast<uint16_t>(payload + config_.wire.overhead_bytes);
         out.stamp = 0;
         const bool closing = config_.window_packets && q.next - q.una >= config_.window_packets;
@@ -220,10 +216,13 @@ private:
                 if (pairs_[n].expected < end_of(pairs_[n], delivered_).end) return;
     }
 
-    void owe(uint32_t queue_pair, RivalAnswer::Kind kind) noexcept {
-        if (kind != RivalAnswer::kCongestion) pairs_[queue_pair].unanswered = 0;
-        assert(num_owed_ < kMaxOwed);
-        owed_[(first_owed_ + num_owed_++) % kMaxOwed] = {static_cast<uint8_t>(queue_pair), kind};
+    void owe(uint16_t path, RivalAnswer::Kind kind) noexcept {
+        RivalAnswer a;
+        a.kind = kind;
+        a.path = path;
+        a.queue_pair = static_cast<uint8_t>(path % config_.queue_pairs);
+        if (kind != RivalAnswer::kCongestion) pairs_[a.queue_pair].unanswered = 0;
+        owed_.push(a);
     }
 
     RoceConfig config_;
@@ -231,9 +230,9 @@ private:
     Table<End> ends_;
     uint32_t mask_;
     uint32_t posted_ = 0, delivered_ = 0, acked_ = 0, cursor_ = 0;
-    uint64_t retransmitted_ = 0, discarded_ = 0, timeouts_ = 0;
-    std::array<Owed, kMaxOwed> owed_;
-    uint8_t first_owed_ = 0, num_owed_ = 0;
+    PlaneTurn planes_;
+    FlowCounters counters_;
+    AnswerQueue owed_;
 };
 
 }  // namespace farstep::sim

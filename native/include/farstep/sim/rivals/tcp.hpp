@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cmath>
 #include <cstdint>
@@ -35,23 +34,24 @@ struct TcpConfig {
 
 class TcpRival {
 public:
+    using Config = TcpConfig;
     TcpRival(const TcpConfig& c, Arena* arena)
         : config_(c), max_packets_(max_packets(c)), messages_(c.wire.mtu_bytes, c.wire.max_messages, arena),
-          board_(span(c), arena), window_(span(c), arena), cwnd_(c.initial_packets), threshold_(max_packets_),
-          plane_(static_cast<uint32_t>(c.paths.number(0) % c.paths.num_planes)) {}
+          board_(span_packets(c), arena), window_(span_packets(c), arena), cwnd_(c.initial_packets), threshold_(max_packets_),
+          planes_(c.paths.num_planes) {}
     TcpRival(const TcpRival&) = delete;
+    /// Between the oldest packet without an answer and the newest, at most; what a connection takes in memory.
+    static uint32_t span_packets(const TcpConfig& c) noexcept { return rival_power_of_two(std::max<uint64_t>(64, static_cast<uint64_t>(2 * max_packets(c)))); }
 
     bool can_post() const noexcept { return messages_.can_post(); }
-    bool post(uint64_t bytes) noexcept {
-        if (!can_post()) return false;
+    void post(uint64_t bytes) noexcept {
         messages_.post(bytes);
-        return true;
     }
     uint32_t messages_delivered() const noexcept { return messages_.delivered(); }
     uint32_t messages_acked() const noexcept { return messages_.acked(); }
-    uint64_t retransmitted() const noexcept { return retransmitted_; }
-    uint64_t spurious() const noexcept { return duplicates_; }
-    uint64_t timeouts() const noexcept { return timeouts_; }
+    void set_usable_planes(uint64_t planes) noexcept { planes_.set_usable(planes); }
+    FlowCounters counters() const noexcept { return counters_; }
+    RivalSpan span() const noexcept { return {board_.una(), board_.next(), messages_.end()}; }
     double cwnd_packets() const noexcept { return cwnd_; }
     const Scoreboard& board() const noexcept { return board_; }
     uint64_t number(uint16_t path) const noexcept { return config_.paths.number(path); }
@@ -61,12 +61,15 @@ public:
     bool poll_data(uint64_t now, uint64_t free_planes, RivalData& out) noexcept {
         const bool again = board_.num_lost() > 0;
         if (!again && (board_.next() == messages_.end() || !board_.has_room())) return false;
-        if (!(free_planes >> plane_ & 1) || board_.num_in_flight() >= std::max(1.0, std::floor(cwnd_))) return false;
+        const uint32_t plane = planes_.bound(config_.paths.number(0));
+        if (plane == PlaneTurn::kNone || !(free_planes >> plane & 1)) return false;
+        if (board_.num_in_flight() >= std::max(1.0, std::floor(cwnd_))) return false;
         const uint32_t sequence = again ? board_.oldest_lost() : board_.next();
-        out.path = config_.paths.path(plane_, 0);
+        out.path = config_.paths.path(plane, 0);
         board_.send(now, sequence, out.path);
         if (rto_at_ns_ == UINT64_MAX) rto_at_ns_ = now + rto_ns();
-        retransmitted_ += again;
+        ++counters_.packets;
+        counters_.retransmitted += again;
         out.sequence = sequence;
         out.bytes = static_cast<uint16_t>(messages_.payload_bytes(sequence) + config_.wire.overhead_bytes);
         out.stamp = 0;
@@ -76,11 +79,10 @@ public:
 
     uint64_t next_timeout_ns() const noexcept { return std::min(rto_at_ns_, ack_at_ns_); }
     void on_timeout(uint64_t now) noexcept {
-        if (now >= ack_at_ns_) owe_ack(last_reference_, false, false);
+        if (now >= ack_at_ns_) owe_ack(last_reference_, last_path_, false, false);
         if (now < rto_at_ns_) return;
-        ++timeouts_;
         // Everything unacknowledged is taken for lost, and the window starts anew.
-        board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record&) { board_.lose(s); });
+        board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record&) { counters_.losses += board_.lose(s); });
         threshold_ = std::max(cwnd_ / 2, 2.0);
         remember_peak();
         cwnd_ = 1;
@@ -114,42 +116,38 @@ public:
 
     // ---- receiver ----------------------------------------------------------------------------------------------------
 
-    void on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
-        if (how.trimmed) return;  // a header without its payload is nothing to TCP
+    bool on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
+        if (how.trimmed) return false;  // a header without its payload is nothing to TCP
         const bool in_order = d.sequence == window_.expected() && window_.num_early() == 0;
-        if (!window_.receive(d.sequence)) ++duplicates_;
+        const bool is_new = window_.receive(d.sequence);
+        counters_.spurious += !is_new;
         messages_.on_delivered(window_.expected());
         last_reference_ = d.sequence;
+        last_path_ = d.path;
         ++unanswered_;
         // DCTCP wants each change of the mark told (RFC 8257, 3.2).
         const bool changed = how.marked != was_marked_;
         was_marked_ = how.marked;
         if (!in_order || changed || how.marked || unanswered_ >= config_.ack_packets || (d.flags & RivalData::kAsksAnswer))
-            owe_ack(d.sequence, how.marked, d.flags & RivalData::kAgain);
+            owe_ack(d.sequence, d.path, how.marked, d.flags & RivalData::kAgain);
         else if (ack_at_ns_ == UINT64_MAX) ack_at_ns_ = now + config_.ack_delay_ns;
+        return is_new;
     }
-    bool poll_answer(uint64_t now, RivalAnswer& out) noexcept {
-        (void)now;
-        if (num_owed_ == 0) return false;
-        out = owed_[first_owed_];
-        first_owed_ = static_cast<uint8_t>((first_owed_ + 1) % kMaxOwed);
-        --num_owed_;
+    bool poll_answer(RivalAnswer& out) noexcept {
+        if (!owed_.pop(out)) return false;
         out.cumulative = window_.expected();
         // Around the packet that asked: everything else was told by the answers before.
         out.base = std::max(window_.expected() + 1, out.reference > 32 ? out.reference - 32 : 0);
         out.bitmap = window_.bitmap(out.base);
-        out.path = config_.paths.path(plane_, 0);
         return true;
     }
 
 private:
-    static constexpr uint8_t kMaxOwed = 8;
     static constexpr double kBdpWindows = 8;
 
     static double max_packets(const TcpConfig& c) noexcept {
         return c.max_packets ? c.max_packets : std::max(16.0, std::ceil(kBdpWindows * c.wire.bdp_bytes() / c.wire.full_bytes()));
     }
-    static uint32_t span(const TcpConfig& c) noexcept { return rival_power_of_two(std::max<uint64_t>(64, static_cast<uint64_t>(2 * max_packets(c)))); }
 
     void measure(uint64_t rtt_ns) noexcept {  // RFC 6298
         const double sample = static_cast<double>(rtt_ns);
@@ -171,10 +169,11 @@ private:
         if (highest_ < config_.duplicate_threshold) return;
         const uint32_t below = highest_ - config_.duplicate_threshold;
         bool any = false;
-        for (uint32_t s = std::max(board_.una(), scan_from_); s < below; ++s) {
+        for (uint32_t s = board_.una(); s < below; ++s) {
             const Scoreboard::Record& r = board_.record(s);
             if (r.state != Scoreboard::kInFlight || (r.transmissions > 1 && now < r.sent_ns + static_cast<uint64_t>(1.5 * srtt_ns_))) continue;
-            any |= board_.lose(s);
+            any = true;
+            counters_.losses += board_.lose(s);
         }
         if (any && board_.una() >= recovery_end_) reduce(now, config_.growth == TcpGrowth::Cubic ? config_.cubic_beta : 0.5);
     }
@@ -231,14 +230,14 @@ private:
         cwnd_ = std::max(cwnd_, friendly_);
     }
 
-    void owe_ack(uint32_t reference, bool marked, bool again) noexcept {
+    void owe_ack(uint32_t reference, uint16_t path, bool marked, bool again) noexcept {
         unanswered_ = 0;
         ack_at_ns_ = UINT64_MAX;
-        assert(num_owed_ < kMaxOwed);
-        RivalAnswer& a = owed_[(first_owed_ + num_owed_++) % kMaxOwed];
-        a = RivalAnswer{};
+        RivalAnswer a;
         a.reference = reference;
+        a.path = path;
         a.flags = static_cast<uint8_t>((marked ? RivalAnswer::kMarked : 0) | (again ? RivalAnswer::kAgain : 0));
+        owed_.push(a);
     }
 
     TcpConfig config_;
@@ -249,15 +248,16 @@ private:
     double cwnd_, threshold_, peak_ = 0, k_s_ = 0, friendly_ = 0, alpha_ = 1;
     double srtt_ns_ = 0, rttvar_ns_ = 0;
     uint64_t rto_at_ns_ = UINT64_MAX, epoch_ns_ = 0, acked_packets_ = 0, marked_packets_ = 0;
-    uint64_t retransmitted_ = 0, timeouts_ = 0, duplicates_ = 0;
-    uint32_t plane_, backoff_ = 0, highest_ = 0, recovery_end_ = 0, scan_from_ = 0, alpha_end_ = 0;
+    FlowCounters counters_;
+    PlaneTurn planes_;
+    uint32_t backoff_ = 0, highest_ = 0, recovery_end_ = 0, alpha_end_ = 0;
     bool recovering_ = false;
     // Receiver.
     uint64_t ack_at_ns_ = UINT64_MAX;
     uint32_t unanswered_ = 0, last_reference_ = 0;
+    uint16_t last_path_ = 0;
     bool was_marked_ = false;
-    std::array<RivalAnswer, kMaxOwed> owed_;
-    uint8_t first_owed_ = 0, num_owed_ = 0;
+    AnswerQueue owed_;
 };
 
 }  // namespace farstep::sim

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cmath>
 #include <cstdint>
@@ -14,7 +13,6 @@
 #include "farstep/sim/rivals/message_queue.hpp"
 #include "farstep/sim/rivals/path_choice.hpp"
 #include "farstep/sim/rivals/receive_window.hpp"
-#include "farstep/sim/rivals/receiver_pacer.hpp"
 #include "farstep/sim/rivals/rival_packets.hpp"
 #include "farstep/sim/rivals/scoreboard.hpp"
 
@@ -36,9 +34,10 @@ struct UetConfig {
 
 class UetRival {
 public:
+    using Config = UetConfig;
     UetRival(const UetConfig& c, Arena* arena)
-        : config_(c), span_(span(c)), messages_(c.wire.mtu_bytes, c.wire.max_messages, arena), board_(span_, arena),
-          window_(span_, arena), nscc_(nscc_config(c)), choice_(choice_config(c), c.paths.num_planes, arena) {
+        : config_(c), messages_(c.wire.mtu_bytes, c.wire.max_messages, arena), board_(span_packets(c), arena),
+          window_(span_packets(c), arena), nscc_(nscc_config(c)), planes_(c.paths.num_planes), choice_(choice_config(c), c.paths.num_planes, arena) {
         const double bdp = c.wire.bdp_bytes();
         const double most = c.max_window_bytes ? c.max_window_bytes : 1.5 * bdp;
         max_credit_ = static_cast<uint32_t>(std::max(1.0, std::ceil(most / c.wire.full_bytes())));
@@ -46,23 +45,27 @@ public:
         rto_ns_ = c.rto_ns ? c.rto_ns : 15'000 + static_cast<uint64_t>(6 * bdp / c.wire.rate_bytes_per_s * 1e9);
     }
     UetRival(const UetRival&) = delete;
+    /// Between the oldest packet without an answer and the newest, at most; what a connection takes in memory.
+    static uint32_t span_packets(const UetConfig& c) noexcept {
+        if (c.span_packets) return rival_power_of_two(std::max(c.span_packets, 64u));
+        const double window = std::max<double>({1.5 * c.wire.bdp_bytes(), double(c.max_window_bytes), double(c.nscc.max_cwnd_bytes)});
+        return rival_power_of_two(std::max<uint64_t>(64, static_cast<uint64_t>(4 * window / c.wire.full_bytes())));
+    }
 
     bool can_post() const noexcept { return messages_.can_post(); }
-    bool post(uint64_t bytes) noexcept {
-        if (!can_post()) return false;
+    void post(uint64_t bytes) noexcept {
         // Where everything was sent the receiver does not know of more: one window goes unasked, as at the start.
         if (board_.next() == messages_.end() && board_.num_lost() == 0 && credit_ <= 0 && board_.num_in_flight() < max_credit_) {
             credit_ = static_cast<int32_t>(max_credit_ - board_.num_in_flight());
             heard_ = board_.num_in_flight() > 0;
         }
         messages_.post(bytes);
-        return true;
     }
     uint32_t messages_delivered() const noexcept { return messages_.delivered(); }
     uint32_t messages_acked() const noexcept { return messages_.acked(); }
-    uint64_t retransmitted() const noexcept { return retransmitted_; }
-    uint64_t spurious() const noexcept { return duplicates_; }
-    uint64_t timeouts() const noexcept { return timeouts_; }
+    void set_usable_planes(uint64_t planes) noexcept { planes_.set_usable(planes); }
+    FlowCounters counters() const noexcept { return counters_; }
+    RivalSpan span() const noexcept { return {board_.una(), board_.next(), messages_.end()}; }
     const Nscc& nscc() const noexcept { return nscc_; }
     const Scoreboard& board() const noexcept { return board_; }
     uint64_t number(uint16_t path) const noexcept { return config_.paths.number(path); }
@@ -77,8 +80,8 @@ public:
         const bool is_free = unpaid_ > 0;  // after a timeout one packet needs no credit, or nobody would ever ask again
         if (config_.receiver_credit && credit_ <= 0 && !is_free) return false;
         if (config_.sender_window && !nscc_.can_send(bytes)) return false;
-        const uint32_t plane = next_plane(free_planes);
-        if (plane == kNobody) return false;
+        const uint32_t plane = planes_.next(free_planes);
+        if (plane == PlaneTurn::kNone) return false;
 
         if (config_.receiver_credit) {
             if (credit_ > 0) --credit_;
@@ -89,7 +92,8 @@ public:
         board_.send(now, sequence, config_.paths.path(plane, place));
         nscc_.on_send(now, bytes);
         timer_.on_send(now, rto_ns_);
-        retransmitted_ += again;
+        ++counters_.packets;
+        counters_.retransmitted += again;
 
         out.sequence = sequence;
         out.path = config_.paths.path(plane, place);
@@ -116,7 +120,7 @@ public:
             if (now < r.sent_ns + rto_ns_) return;
             const uint16_t path = r.path;
             if (!board_.lose(s)) return;
-            ++timeouts_;
+            ++counters_.losses;
             nscc_.on_loss(now, wire_bytes(s));
             news(now, path, PathNews::Silent);
             if (config_.receiver_credit) ++unpaid_;
@@ -155,41 +159,39 @@ public:
 
     // ---- receiver ----------------------------------------------------------------------------------------------------
 
-    void on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
+    bool on_data(uint64_t now, const RivalData& d, Arrived how) noexcept {
         (void)now;
         hear_wanted(d.stamp);
         if (how.trimmed) {
-            if (window_.has(d.sequence)) return owe(d, how, RivalAnswer::kAck);
-            if (config_.receiver_credit) ++rtx_wanted_;
-            return owe(d, how, RivalAnswer::kNack);
+            const bool is_here = window_.has(d.sequence);
+            if (!is_here && config_.receiver_credit) ++rtx_wanted_;
+            owe(d, how, is_here ? RivalAnswer::kAck : RivalAnswer::kNack);
+            return false;
         }
         const bool is_first = received_bytes_ == 0;
         unanswered_bytes_ += d.bytes;
         if (!window_.receive(d.sequence)) {
-            ++duplicates_;
-            return owe(d, how, RivalAnswer::kAck);
+            ++counters_.spurious;
+            owe(d, how, RivalAnswer::kAck);
+            return false;
         }
         received_bytes_ += d.bytes;
         messages_.on_delivered(window_.expected());
-        bool now_due = is_first || how.marked || unanswered_bytes_ >= config_.ack_bytes;
-        if (d.flags & RivalData::kAsksAnswer) now_due = asked_ = true;
-        if (window_.num_early() == 0 && asked_) {  // the holes open when it was asked for have closed
-            now_due = true;
+        bool is_due = is_first || how.marked || unanswered_bytes_ >= config_.ack_bytes;
+        if (d.flags & RivalData::kAsksAnswer) is_due = asked_ = true;
+        if (window_.num_early() == 0 && asked_) {  // the holes there were when it was asked for have closed
+            is_due = true;
             asked_ = false;
         }
-        if (now_due) owe(d, how, RivalAnswer::kAck);
+        if (is_due) owe(d, how, RivalAnswer::kAck);
+        return true;
     }
-    bool poll_answer(uint64_t now, RivalAnswer& out) noexcept {
-        (void)now;
-        if (num_owed_ == 0) return false;
-        out = owed_[first_owed_];
-        first_owed_ = static_cast<uint8_t>((first_owed_ + 1) % kMaxOwed);
-        --num_owed_;
+    bool poll_answer(RivalAnswer& out) noexcept {
+        if (!owed_.pop(out)) return false;
         fill(out);
         return true;
     }
 
-    PacerLink& pacer_link() noexcept { return link_; }
     bool wants_grant() const noexcept { return config_.receiver_credit && demand() > 0; }
     /// The pacer's turn came: what to send, and for how many bytes. 0: nothing is wanted any more.
     uint64_t grant(RivalAnswer& out) noexcept {
@@ -204,13 +206,6 @@ public:
     }
 
 private:
-    static constexpr uint8_t kMaxOwed = 8;
-
-    static uint32_t span(const UetConfig& c) noexcept {
-        if (c.span_packets) return rival_power_of_two(std::max(c.span_packets, 64u));
-        const double window = std::max<double>({1.5 * c.wire.bdp_bytes(), double(c.max_window_bytes), double(c.nscc.max_cwnd_bytes)});
-        return rival_power_of_two(std::max<uint64_t>(64, static_cast<uint64_t>(4 * window / c.wire.full_bytes())));
-    }
     static PathChoiceConfig choice_config(const UetConfig& c) noexcept {
         PathChoiceConfig choice = c.choice;
         choice.num_paths = c.paths.per_plane;
@@ -229,20 +224,12 @@ private:
     void news(uint64_t now, uint16_t path, PathNews n) noexcept {
         choice_.on_news(now, config_.paths.plane(path), static_cast<uint16_t>(path % config_.paths.per_plane), n);
     }
-    uint32_t next_plane(uint64_t free_planes) noexcept {
-        for (uint32_t i = 0; i < config_.paths.num_planes; ++i) {
-            const uint32_t p = (plane_cursor_ + i) % config_.paths.num_planes;
-            if (!(free_planes >> p & 1)) continue;
-            plane_cursor_ = (p + 1) % config_.paths.num_planes;
-            return p;
-        }
-        return kNobody;
-    }
 
     void on_nack(uint64_t now, const RivalAnswer& a) noexcept {
         news(now, a.path, PathNews::Refused);
         // An old refusal may speak of a packet that went again since: it is that one's path that counts.
         if (!board_.is_known(a.reference) || board_.record(a.reference).path != a.path || !board_.lose(a.reference)) return;
+        ++counters_.trims;
         nscc_.on_trim(now, wire_bytes(a.reference), a.has(RivalAnswer::kLastHop));
     }
 
@@ -280,15 +267,14 @@ private:
 
     void owe(const RivalData& d, Arrived how, RivalAnswer::Kind kind) noexcept {
         unanswered_bytes_ = 0;
-        assert(num_owed_ < kMaxOwed);
-        RivalAnswer& a = owed_[(first_owed_ + num_owed_++) % kMaxOwed];
-        a = RivalAnswer{};
+        RivalAnswer a;
         a.kind = kind;
         a.reference = d.sequence;
         a.path = d.path;
         a.flags = static_cast<uint8_t>((how.marked ? RivalAnswer::kMarked : 0) | (d.flags & RivalData::kAgain ? RivalAnswer::kAgain : 0) |
                                        (how.last_hop ? RivalAnswer::kLastHop : 0));
         a.base = how.marked || (d.flags & RivalData::kAsksAnswer) ? d.sequence : bitmap_base(d.sequence);
+        owed_.push(a);
     }
     uint32_t bitmap_base(uint32_t sequence) const noexcept { return sequence > 63 ? sequence - 63 : 0; }
     void fill(RivalAnswer& a) const noexcept {
@@ -300,25 +286,24 @@ private:
     }
 
     UetConfig config_;
-    uint32_t span_;
     MessageQueue messages_;
     // Sender.
     Scoreboard board_;
     ReceiveWindow window_;
     Nscc nscc_;
+    PlaneTurn planes_;
     PathChoice choice_;
     LazyTimer timer_;
-    uint64_t rto_ns_ = 0, retransmitted_ = 0, timeouts_ = 0;
-    uint32_t plane_cursor_ = 0, max_credit_ = 0, taken_ = 0, unpaid_ = 0;
+    uint64_t rto_ns_ = 0;
+    FlowCounters counters_;
+    uint32_t max_credit_ = 0, taken_ = 0, unpaid_ = 0;
     int32_t credit_ = 0;
     bool heard_ = false;
     // Receiver.
-    std::array<RivalAnswer, kMaxOwed> owed_;
-    uint8_t first_owed_ = 0, num_owed_ = 0;
+    AnswerQueue owed_;
     bool asked_ = false;
     uint32_t unanswered_bytes_ = 0, granted_ = 0, wanted_ = 0, rtx_wanted_ = 0;
-    uint64_t received_bytes_ = 0, duplicates_ = 0;
-    PacerLink link_;
+    uint64_t received_bytes_ = 0;
 };
 
 }  // namespace farstep::sim
