@@ -24,6 +24,7 @@ from farstep.observe.sim_view import (
     counted_flows,
     distribution,
     end_ns,
+    group_names,
     sampled_peaks,
     sampled_sums,
     state_counts,
@@ -224,7 +225,7 @@ def under_way_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.F
 def queue_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figure:
     """The deepest queue between each two tiers over time, one figure above the other."""
     names = list(
-        dict.fromkeys(n for result in results.values() for n in column_names(result, "queue_max_bytes"))
+        dict.fromkeys(n for result in results.values() for n in group_names(result, "queue_max_bytes"))
     )
     peaks = {name: sampled_peaks(result, "queue_max_bytes") for name, result in results.items()}
     used = [
@@ -305,6 +306,7 @@ def state_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figur
                 row=row,
                 col=1,
             )
+    figure.update_layout(showlegend=True)
     for row in range(1, len(counts) + 1):
         figure.update_yaxes(title={"text": "EVs"}, row=row, col=1)
     mark_faults(figure, faults, results, unit, row="all", col=1)
@@ -334,5 +336,6 @@ def _stacked(results: Results, titles: Sequence[str]) -> tuple[go.Figure, TimeUn
         margin={"t": 64},
         legend={"y": 1, "yref": "container", "yanchor": "top"},
         hovermode="x unified" if rows == 1 else "x",
+        showlegend=len(results) > 1,
     )
     return figure, unit

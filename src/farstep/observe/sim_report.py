@@ -48,6 +48,8 @@ __all__ = ["sim_report_html", "write_sim_report"]
 
 DETAILS_MAX = 4
 """Results that get figures of their own, such as those of planes and of the slowest flow."""
+UNFINISHED_MAX = 3
+"""Tasks of a result that are not done and told with what they wait for."""
 PHASES_MAX = 16
 """Phases listed."""
 FAULTS_MAX = 200
@@ -119,9 +121,8 @@ def _verdict(results: Results) -> str:
         missing = int(figures["unfinished_tasks"])
         num_open += missing
         if missing:
-            reason = result.meta.get("stalled") or result.meta.get("status")
-            why = f" ({reason})" if isinstance(reason, str) and reason != "done" else ""
-            notes.append(f"{name}: {missing:,} tasks were not done when the simulation ended{why}.")
+            notes.append(f"{name}: {missing:,} tasks were not done when the simulation ended.")
+            notes += [f"{name}: {line}." for line in list(result.meta.get("unfinished", []))[:UNFINISHED_MAX]]
         elif figures["flow_time_p100_ns"] is not None:
             tails[name] = float(figures["flow_time_p100_ns"])
     is_one = len(results) == 1

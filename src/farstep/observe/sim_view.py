@@ -315,6 +315,13 @@ def column_names(result: SimulationResult, name: str) -> list[str]:
     return [f"{stem} {index}" for index in range(width)]
 
 
+def group_names(result: SimulationResult, name: str) -> list[str]:
+    """Returns what the columns of a series stand for, links between tiers from the NIC up and down again."""
+    known = list(link_groups(result.links))
+    names = column_names(result, name)
+    return sorted(names, key=lambda group: known.index(group) if group in known else len(known))
+
+
 def has_series(result: SimulationResult, name: str) -> bool:
     """Tells whether something was sampled over time, and more than once."""
     times = result.series.get("time_ns", np.zeros(0))
@@ -411,15 +418,31 @@ def faults_of(result: SimulationResult) -> list[SimulatedFault]:
         kind, time_ns = str(fault.get("kind", "fault")), int(fault.get("time_ns", 0))
         text = str(fault.get("text") or kind.replace("_", " "))
         until = None if fault.get("until_ns") is None else int(fault["until_ns"])
-        begun = (text.removesuffix(f": {kind}"), "down" if kind == "up" else kind)
+        stem = text.removesuffix(f": {kind}")
+        begun = (stem, "down" if kind == "up" else kind)
         if _takes_back(kind, fault.get("value")) and begun in lasting:
             index = lasting.pop(begun)
             found[index] = replace(found[index], end_ns=time_ns)
             continue
         if until is None:
             lasting[begun] = len(found)
-        found.append(SimulatedFault(time_ns, until, text))
+        found.append(SimulatedFault(time_ns, until, _fault_text(stem, kind, fault.get("value"))))
     return found
+
+
+def _fault_text(stem: str, kind: str, value: Any) -> str:
+    """Says what was hit, such as `switch down · switch t1/p0/0` for `switch_down switch=t1/p0/0`, and how hard."""
+    head, _, target = stem.partition(" ")
+    if "=" in target:
+        stem = f"{head.replace('_', ' ')} · {target.replace('=', ' ')}"
+    if not isinstance(value, int | float):
+        return stem
+    sizes = {
+        "rate": f"{load_text(value)} of its rate",
+        "loss": f"{load_text(value)} lost",
+        "delay": f"{time_text(value)} longer",
+    }
+    return f"{stem} · {sizes[kind]}" if kind in sizes else stem
 
 
 def _takes_back(kind: str, value: Any) -> bool:

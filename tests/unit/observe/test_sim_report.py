@@ -58,10 +58,11 @@ def test_a_transport_without_samples_is_named() -> None:
 
 def test_tasks_that_are_not_done_are_said_first() -> None:
     result = fake_simulation("roce", unfinished=3)
-    result.meta["stalled"] = "NIC 3 waits for a path"
+    result.meta["unfinished"] = ["task 7: NIC 3 waits for a path"]
     page = Page(sim_report_html([fake_simulation(), result]))
     assert "3 tasks are not done." in page.text
-    assert "roce: 3 tasks were not done when the simulation ended (NIC 3 waits for a path)." in page.text
+    assert "roce: 3 tasks were not done when the simulation ended." in page.text
+    assert "roce: task 7: NIC 3 waits for a path." in page.text
     assert "A line that ends below 100 %" in page.text
 
 

@@ -163,13 +163,17 @@ def test_faults_are_in_the_order_of_their_time_and_have_words() -> None:
 def test_a_fault_that_is_taken_back_has_an_end() -> None:
     actions = [
         {"time_ns": 10, "kind": "down", "value": 0.0, "text": "flap: down"},
-        {"time_ns": 15, "kind": "loss", "value": 0.1, "text": "dirt: loss"},
+        {"time_ns": 15, "kind": "loss", "value": 0.1, "text": "loss link=t0/p0/1-t1/p0/0: loss"},
         {"time_ns": 20, "kind": "up", "value": 0.0, "text": "flap: up"},
         {"time_ns": 30, "kind": "down", "value": 0.0, "text": "flap: down"},
-        {"time_ns": 40, "kind": "loss", "value": 0.0, "text": "dirt: loss"},
+        {"time_ns": 40, "kind": "loss", "value": 0.0, "text": "loss link=t0/p0/1-t1/p0/0: loss"},
     ]
     found = [(fault.start_ns, fault.end_ns, fault.text) for fault in faults_of(small_result(faults=actions))]
-    assert found == [(10, 20, "flap: down"), (15, 40, "dirt: loss"), (30, None, "flap: down")]
+    assert found == [
+        (10, 20, "flap"),
+        (15, 40, "loss · link t0/p0/1-t1/p0/0 · 10 % lost"),
+        (30, None, "flap"),
+    ]
 
 
 def test_links_that_join_planes_are_shown_beside_them() -> None:
