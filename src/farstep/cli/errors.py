@@ -16,6 +16,17 @@ LOCAL = 4
 INTERRUPTED = 130
 """The user pressed Ctrl-C."""
 
+_EXTRAS = {
+    "torch": "train",
+    "plotly": "train",
+    "pandas": "sim",
+    "pyarrow": "sim",
+    "networkx": "sim",
+    "scipy": "sim",
+    "ray": "ray",
+}
+"""Packages that not every installation has, and the extra that adds each."""
+
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises: recent versions of typer carry click inside, and export only this subclass."""
 
@@ -45,9 +56,10 @@ def translated() -> Iterator[None]:
         where = context.command_path if context is not None else "farstep"
         raise CommandError(_wording(error), status=USAGE, hint=f"{where} --help") from error
     except ModuleNotFoundError as error:
-        if error.name in ("torch", "plotly"):
+        extra = _EXTRAS.get(error.name or "")
+        if extra is not None:
             raise CommandError(
-                f"{error.name} is not installed", status=LOCAL, hint='pip install "farstep[train]"'
+                f"{error.name} is not installed", status=LOCAL, hint=f'pip install "farstep[{extra}]"'
             ) from error
         raise
 

@@ -40,9 +40,27 @@ def _run_flow(prepared: Prepared) -> SimResult:
 
 def _run_packet(prepared: Prepared) -> SimResult:
     """Runs the packet level."""
-    from farstep.sim.packet import run_prepared
+    from farstep.sim import packet
+    from farstep.sim.run import SimulationStalled
 
-    return run_prepared(prepared)
+    run = prepared.run
+    try:
+        settings = packet.packet_settings(
+            prepared.transport,
+            prepared.switch,
+            sample_interval_ns=run.sample_interval_ns,
+            completes_at_source=run.completion == "sender",
+        )
+        simulator = packet.PacketSimulator(prepared.topology, settings, transport=prepared.transport.name)
+        return simulator.run(
+            prepared.tasks, prepared.actions, run.seed, until_ns=run.until_ns, max_wall_s=run.max_wall_s
+        )
+    except packet.PacketSettingsError as error:
+        raise ConfigError(f"transport: {error}") from error
+    except packet.SimulationStalled as error:
+        raise SimulationStalled(str(error), error.result) from error
+    except packet.SimulationCancelled as error:
+        raise SimulationStalled(str(error)) from error
 
 
 ENGINES: Mapping[str, Callable[[Prepared], SimResult]] = {"flow": _run_flow, "packet": _run_packet}

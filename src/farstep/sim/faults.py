@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from farstep.fabric.errors import ConfigError
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript
-from farstep.fabric.topology import LinkTimeline, Topology
+from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
 from farstep.fabric.topology.link_faults import LinkChangeKind, target_links
 from farstep.sim.tasks import TIME_NS_MAX
 
 __all__ = ["LinkAction", "ScriptedFault", "link_actions", "parse_faults"]
 
 _STEMS = ("at", "duration", "period", "down")
-_UNITS = {"ms": 1e-3, "us": 1e-6}
+_UNITS = {"ms": 1_000, "us": 1_000_000}
+"""Units of time beside seconds, and how many make one."""
 _DRAWS = ("choose", "choose_percent")
 
 
@@ -37,7 +38,7 @@ class LinkAction:
         kind: `down`, `up`, `rate` (value: share of the nominal rate, above 0), `loss` (value: share of packets lost,
             0..1) or `delay` (value: ns added one way). 1, 0 and 0 take rate, loss and delay back.
         value: see `kind`.
-        is_signalled: whether the ends of a link that goes down are told.
+        is_signalled: whether the ends of a link that goes down, or comes back, are told.
         text: what the script calls it.
     """
 
@@ -99,14 +100,14 @@ def _in_seconds(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         given = [unit for unit in ("s", *_UNITS) if f"{stem}_{unit}" in plain]
         if len(given) > 1:
             raise ConfigError(f"{where}: give {stem}_{given[0]} or {stem}_{given[1]}, not both")
-        for unit, scale in _UNITS.items():
+        for unit, per_second in _UNITS.items():
             key = f"{stem}_{unit}"
             if key not in plain:
                 continue
             value = plain.pop(key)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(f"{where}.{key} = {value!r}: must be a number")
-            plain[f"{stem}_s"] = value * scale
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise ConfigError(f"{where}.{key} = {value!r}: must be a number, at least 0")
+            plain[f"{stem}_s"] = value / per_second
     return plain
 
 
@@ -159,17 +160,40 @@ def link_actions(
             )
     timeline = LinkTimeline(_drawn(faults, topology, seed, source), topology, source=source)
     changes = timeline.until(TIME_NS_MAX if until_ns is None else until_ns)
-    return [
-        LinkAction(
-            time_ns=change.time_ns,
-            links=change.links,
-            kind=change.kind,
-            value=change.value,
-            is_signalled=change.is_signalled,
-            text=change.fault,
-        )
-        for change in changes
-    ]
+    return _actions(changes, topology.num_links)
+
+
+def _actions(changes: Iterable[LinkChange], num_links: int) -> list[LinkAction]:
+    """Says of a link only what is new.
+
+    One that is down goes down no more, and its ends are told of its return only if they were told of its end.
+    """
+    is_down = np.zeros(num_links, bool)
+    is_told = np.zeros(num_links, bool)
+    actions: list[LinkAction] = []
+    for change in changes:
+        links = change.links
+        parts = [(links, True)]
+        if change.kind == "down":
+            parts = [(links[~is_down[links]], change.is_signalled)]
+            is_told[parts[0][0]] = change.is_signalled
+            is_down[links] = True
+        elif change.kind == "up":
+            parts = [(links[is_told[links]], True), (links[~is_told[links]], False)]
+            is_down[links] = False
+        actions += [
+            LinkAction(
+                time_ns=change.time_ns,
+                links=part,
+                kind=change.kind,
+                value=change.value,
+                is_signalled=signalled,
+                text=change.fault,
+            )
+            for part, signalled in parts
+            if len(part)
+        ]
+    return actions
 
 
 def _drawn(faults: Sequence[ScriptedFault], topology: Topology, seed: int, source: str) -> list[Fault]:

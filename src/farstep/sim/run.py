@@ -27,7 +27,15 @@ __all__ = ["Prepared", "Progress", "SimulationStalled", "compare", "fabric", "ru
 
 
 class SimulationStalled(RuntimeError):
-    """Nothing can happen any more and tasks are unfinished; the message names them and what they wait for."""
+    """Nothing can happen any more and tasks are unfinished; the message names them and what they wait for.
+
+    Attributes:
+        result: what had happened until then, where the level can tell.
+    """
+
+    def __init__(self, message: str, result: SimResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +169,7 @@ def _table(model: Any, given: Any, name: str) -> Any:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(plain_validation_error(error, name)) from error
+        raise ConfigError(plain_validation_error(error, "", section=name)) from error
 
 
 def _tasks(workload: Any, topology: Topology, run: Run) -> TaskTable:
@@ -205,6 +213,7 @@ def compare(
     transports: Sequence[str],
     *,
     on_progress: Callable[[str, Progress], None] | None = None,
+    on_stall: Callable[[str, SimulationStalled], None] | None = None,
 ) -> dict[str, SimResult]:
     """Simulates a scenario with one transport after the other; everything else, the seed too, is the same.
 
@@ -212,16 +221,26 @@ def compare(
         scenario: of which the name of the transport is replaced; knobs are kept where a transport has them.
         transports: names.
         on_progress: is told the transport and how far it is.
+        on_stall: is told of a transport that gets stuck, and the others are run all the same; the result then
+            holds of it what had happened, or nothing. Without it the error is raised.
 
     Raises:
         ConfigError: there is no such transport.
+        SimulationStalled: a transport gets stuck and `on_stall` is not given.
     """
     results: dict[str, SimResult] = {}
     for name in transports:
         table = _table(Transport, {**scenario.transport.knobs, "name": name}, "transport")
         changed = scenario.model_copy(update={"transport": table})
         told = None if on_progress is None else _for(on_progress, name)
-        results[name] = run_scenario(changed, on_progress=told)
+        try:
+            results[name] = run_scenario(changed, on_progress=told)
+        except SimulationStalled as stalled:
+            if on_stall is None:
+                raise
+            on_stall(name, stalled)
+            if stalled.result is not None:
+                results[name] = stalled.result
     return results
 
 
@@ -230,12 +249,25 @@ def _for(on_progress: Callable[[str, Progress], None], name: str) -> OnProgress:
 
 
 def _carried_out(prepared: Prepared) -> SimResult:
-    """Runs the engine of the level and notes in the result what it was a result of."""
+    """Runs the engine of the level."""
     level = prepared.run.level
     if level not in get_args(Level):
         raise ConfigError(f"run.level = {level!r}: no such level; valid: {names(get_args(Level))}")
     began = time.perf_counter()
-    result = ENGINES[level](prepared)
+    try:
+        result = ENGINES[level](prepared)
+    except SimulationStalled as stalled:
+        if stalled.result is not None:
+            _note(stalled.result, prepared, time.perf_counter() - began)
+            stalled.result.meta["stalled"] = str(stalled)
+        raise
+    _note(result, prepared, time.perf_counter() - began)
+    return result
+
+
+def _note(result: SimResult, prepared: Prepared, wall_s: float) -> None:
+    """Notes in a result what it is a result of."""
+    level = prepared.run.level
     result.meta.update(
         {
             "level": level,
@@ -249,7 +281,7 @@ def _carried_out(prepared: Prepared) -> SimResult:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "wall_s": time.perf_counter() - began,
+            "wall_s": wall_s,
             "faults": [
                 {
                     "time_ns": int(action.time_ns),
@@ -262,4 +294,3 @@ def _carried_out(prepared: Prepared) -> SimResult:
             ],
         }
     )
-    return result

@@ -274,11 +274,22 @@ def parse_scenario(
     return scenario
 
 
-def plain_validation_error(error: ValidationError, source: str) -> str:
-    """Says the first mistake in one line, in plain words."""
-    line = describe_validation_error(error, source).splitlines()[0]
+def plain_validation_error(error: ValidationError, source: str, *, section: str | None = None) -> str:
+    """Says the first mistake in one line, in plain words.
+
+    Args:
+        error: what the validation library says.
+        source: name of the file; empty for none.
+        section: the table that was validated, if it was not the whole file.
+    """
+    prefix = () if section is None else (section,)
+    line = describe_validation_error(error, source, prefix=prefix).splitlines()[0].removeprefix(": ")
     line = line.replace("input should be a valid dictionary or instance of", "must be a table of")
-    return line.replace(": input should be", ": must be").replace("a valid ", "a ")
+    return (
+        line.replace(": input should be", ": must be")
+        .replace("a valid integer", "an integer")
+        .replace("a valid ", "a ")
+    )
 
 
 _INDEXED = re.compile(r"(workload|faults)(?:\[(\d+)\]|\.(\d+))?\Z")
@@ -328,12 +339,12 @@ def load_scenario(path: str | Path | None, overrides: Mapping[str, Any] | None =
 
 
 def default_scenario() -> Scenario:
-    """A permutation over four planes, small enough for a second or two, with a switch that dies on the way."""
+    """A permutation over four planes, small enough for a second or two, with a switch that reboots on the way."""
     return parse_scenario(
         {
             "fabric": {"kind": "clos", "nics": 64, "planes": 4, "radix": 16},
             "workload": [{"kind": "permutation", "size_bytes": 4_000_000}],
-            "faults": [{"kind": "switch_down", "switch": "t1/p0/0", "at_us": 40}],
+            "faults": [{"kind": "switch_down", "switch": "t1/p0/0", "at_us": 40, "duration_us": 300}],
             "run": {"sample_interval_us": 5.0},
         },
         source="built-in scenario",

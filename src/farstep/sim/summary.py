@@ -10,7 +10,7 @@ import numpy as np
 
 from farstep.sim.result import Quantiles, SimResult
 
-__all__ = ["duration", "metrics_of", "render", "story_of"]
+__all__ = ["duration", "metrics_of", "rate", "render", "story_of"]
 
 STORY_EVENTS_MAX = 8
 """Changes of path states told in a story; the rest is counted."""
@@ -61,6 +61,13 @@ def duration(time_ns: float | None) -> str:
     return f"{time_ns:.0f} ns"
 
 
+def rate(gbps: float | None) -> str:
+    """Renders a rate with the unit that suits it, such as `98.4 Gb/s`."""
+    if gbps is None:
+        return "-"
+    return f"{gbps / 1000:.4g} Tb/s" if gbps >= 1000 else f"{gbps:.4g} Gb/s"
+
+
 def _share(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}%}".replace("%", " %")
 
@@ -78,7 +85,7 @@ def _rows(result: SimResult) -> dict[str, str]:
         "tasks unfinished": str(figures["unfinished_tasks"]),
         **times,
         "duration": duration(figures["duration_ns"]),
-        "goodput": f"{figures['goodput_gbps']:.4g} Gb/s",
+        "goodput": rate(figures["goodput_gbps"]),
         "fairness (Jain)": "-" if jain is None else f"{jain:.4f}",
         "victim's share of its line": _share(victim, 1),
         "packets": f"{figures['packets']:,}",

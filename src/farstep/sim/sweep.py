@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import os
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -20,7 +21,17 @@ from farstep.sim.extras import extra
 from farstep.sim.scenario import Scenario
 from farstep.sim.toml_text import parse_value
 
-__all__ = ["Point", "Sweep", "SweepRow", "parse_seeds", "parse_settings", "run_sweep", "write_rows"]
+__all__ = [
+    "Group",
+    "Point",
+    "Sweep",
+    "SweepRow",
+    "grouped",
+    "parse_seeds",
+    "parse_settings",
+    "run_sweep",
+    "write_rows",
+]
 
 POINTS_MAX = 1_000_000
 """More points than this are a slip; each is at least a file."""
@@ -72,6 +83,8 @@ class Sweep:
         """
         seeds = list(self.seeds) or [self.scenario.run.seed]
         count = len(seeds)
+        if "run.seed" in self.settings:
+            raise ConfigError("run.seed: a sweep takes seeds apart from settings (--seeds)")
         for key, choices in self.settings.items():
             if not choices:
                 raise ConfigError(f"{key}: no value is given")
@@ -318,3 +331,45 @@ def write_rows(rows: Sequence[SweepRow], path: str | Path) -> Path:
 def _plain(value: Any) -> Any:
     """A value a column can hold: lists and tables become text."""
     return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that differ in their seed alone.
+
+    Attributes:
+        values: of the swept keys.
+        rows: those that are done.
+    """
+
+    values: tuple[Any, ...]
+    rows: Sequence[SweepRow]
+
+    @property
+    def seeds(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def _numbers(self, name: str) -> list[float]:
+        return sorted(row[name] for row in self.rows if isinstance(row.get(name), int | float))
+
+    def median(self, name: str) -> float | None:
+        """Median of a metric over the seeds; None if no row has it."""
+        numbers = self._numbers(name)
+        return None if not numbers else statistics.median(numbers)
+
+    def highest(self, name: str) -> float | None:
+        """Highest value of a metric over the seeds; None if no row has it."""
+        numbers = self._numbers(name)
+        return numbers[-1] if numbers else None
+
+
+def grouped(rows: Sequence[SweepRow], keys: Sequence[str]) -> list[Group]:
+    """Puts rows together that differ in their seed alone, in the order of the sweep."""
+    found: dict[str, tuple[tuple[Any, ...], list[SweepRow]]] = {}
+    for row in rows:
+        values = tuple(row[key] for key in keys)
+        entry = found.setdefault(json.dumps(values, default=str), (values, []))
+        if row["status"] == "done":
+            entry[1].append(row)
+    return [Group(values, listed) for values, listed in found.values()]

@@ -92,7 +92,10 @@ def test_a_flap_ends_with_the_run():
         ({"kind": "dwon", "at_s": 0}, 'x: faults[0].kind = "dwon": not known; valid: path_down, '),
         ({"kind": "nic_down", "nic": 0}, "x: faults[0] (nic_down) needs at_s or at_step"),
         ({"kind": "nic_down", "nic": 0, "at_s": 0, "at_us": 1}, "x: faults[0]: give at_s or at_us, not both"),
-        ({"kind": "nic_down", "nic": 0, "at_us": "1"}, "x: faults[0].at_us = '1': must be a number"),
+        (
+            {"kind": "nic_down", "nic": 0, "at_us": "1"},
+            "x: faults[0].at_us = '1': must be a number, at least 0",
+        ),
         (
             {"kind": "nic_down", "nic": 0, "at_step": 3},
             "at_step: counts steps of a training run; give at_s here",
@@ -125,6 +128,17 @@ def test_a_target_the_fabric_does_not_have_is_told():
         actions({"kind": "nic_down", "nic": 9, "at_us": 0})
     with pytest.raises(ConfigError, match=r"faults\[0\].choose = 99: the target has 2 cables"):
         actions({"kind": "nic_down", "nic": 0, "choose": 99, "at_us": 0})
+
+
+def test_ends_are_told_of_a_return_if_they_were_told_of_the_end():
+    script = parse_faults(
+        [
+            {"kind": "port_down", "port": "0/0", "at_us": 0, "duration_us": 9, "silent": False},
+            {"kind": "port_down", "port": "1/0", "at_us": 0, "duration_us": 9},
+        ]
+    )
+    found = [(action.kind, action.is_signalled) for action in link_actions(script, FABRIC)]
+    assert sorted(found) == [("down", False), ("down", True), ("up", False), ("up", True)]
 
 
 def test_actions_are_in_the_order_of_time_and_change_something():

@@ -1,0 +1,179 @@
+"""`farstep simulate`: what a fabric does to a workload, with one transport or several side by side."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
+
+if TYPE_CHECKING:
+    from farstep.sim.result import SimResult
+    from farstep.sim.scenario import Scenario
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO.TOML]", help="Fabric, jobs and faults; without it, a small one."),
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Transports to run side by side.")
+    ] = None,
+    level: Annotated[str | None, typer.Option(help="packet or flow, instead of run.level.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of run.seed.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as transport.evs=16."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results as Parquet and JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.HTML", help="Write an HTML report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print the scenario and exit.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Tell what happened to the slowest flow.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Simulate a workload on a fabric, packet by packet or as flows.
+
+    Prints times of flows and steps, goodput, losses, the balance of the planes and the busiest
+    link. The same seed gives the same result.
+    """
+    from farstep.fabric.errors import ConfigError
+    from farstep.sim.run import SimulationStalled
+    from farstep.sim.scenario import dump_toml, load_scenario
+
+    try:
+        loaded = load_scenario(scenario, _overrides(level, seed, set_ or []))
+        if show_config:
+            print(dump_toml(loaded), end="")
+            return
+        names = _transports(compare, loaded)
+        results = _run(loaded, names, is_quiet=quiet or as_json)
+    except ConfigError as error:
+        raise CommandError(str(error), status=USAGE) from error
+    except SimulationStalled as error:
+        raise CommandError(str(error), status=REMOTE) from error
+    except KeyboardInterrupt as error:
+        raise CommandError("stopped", status=INTERRUPTED) from error
+    _print(results, as_json=as_json, with_story=story)
+    if out is not None:
+        _write(results, out)
+    if report is not None:
+        _write_report(results, report)
+
+
+def _overrides(level: str | None, seed: int | None, settings: list[str]) -> dict[str, Any]:
+    from farstep.fabric.errors import ConfigError
+    from farstep.sim.toml_text import parse_value
+
+    overrides: dict[str, Any] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text!r}: write KEY=VALUE, such as transport.evs=16")
+        overrides[key.strip()] = parse_value(value)
+    if level is not None:
+        overrides["run.level"] = level
+    if seed is not None:
+        overrides["run.seed"] = seed
+    return overrides
+
+
+def _transports(compare: str | None, scenario: "Scenario") -> list[str]:
+    from farstep.fabric.errors import ConfigError, names
+    from farstep.sim.transports import TRANSPORTS
+
+    wanted = (
+        [name.strip() for name in compare.split(",")] if compare is not None else [scenario.transport.name]
+    )
+    for name in wanted:
+        if name not in TRANSPORTS:
+            raise ConfigError(f"--compare {name!r}: no such transport; valid: {names(TRANSPORTS)}")
+    return list(dict.fromkeys(wanted))
+
+
+def _run(scenario: "Scenario", names: list[str], *, is_quiet: bool) -> "dict[str, SimResult]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from farstep.sim.run import Progress as Step
+    from farstep.sim.run import SimulationStalled, compare
+
+    def tell(name: str, stalled: SimulationStalled) -> None:
+        print(f"note: {name}: {stalled}", file=sys.stderr)
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[now]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=is_quiet or not console.is_terminal
+    ) as bar:
+        rows = {name: bar.add_task(name, total=1.0, now="") for name in names}
+
+        def show(name: str, step: Step) -> None:
+            now = f"{step.done:,} of {step.tasks:,} tasks at {step.now_ns / 1000:,.0f} us"
+            bar.update(rows[name], completed=step.share, now=now)
+
+        results = compare(scenario, names, on_progress=show, on_stall=tell if len(names) > 1 else None)
+    if not results:
+        raise SimulationStalled("no transport came to an end")
+    return results
+
+
+def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) -> None:
+    from rich.console import Console
+
+    from farstep.sim.summary import render
+
+    if as_json:
+        figures = {
+            name: {"meta": result.meta, "metrics": result.metrics(), "story": result.story()}
+            for name, result in results.items()
+        }
+        print(json.dumps(figures, indent=1))
+        return
+    print(render(results, width=max(80, Console().width)))
+    for name, result in results.items():
+        prefix = f"{name}: " if len(results) > 1 else ""
+        if with_story:
+            print("\n" + "\n".join(f"{prefix}{line}" for line in result.story()))
+        if result.meta.get("ignored"):
+            unused = ", ".join(result.meta["ignored"])
+            print(f"note: {prefix}the {result.meta['level']} level has no use for {unused}", file=sys.stderr)
+        unfinished = int((~result.finished).sum())
+        if unfinished:
+            print(
+                f"note: {prefix}{unfinished} tasks were not done when the simulation ended", file=sys.stderr
+            )
+
+
+def _write(results: "dict[str, SimResult]", out: Path) -> None:
+    try:
+        for name, result in results.items():
+            folder = out / name if len(results) > 1 else out
+            result.to_parquet(folder)
+    except OSError as error:
+        raise CommandError(f"{out}: cannot be written: {error.strerror or error}", status=LOCAL) from error
+    print(f"results are in {out}", file=sys.stderr)
+
+
+def _write_report(results: "dict[str, SimResult]", path: Path) -> None:
+    try:
+        from farstep.observe.sim_report import write_sim_report
+    except ModuleNotFoundError as error:
+        if error.name != "farstep.observe.sim_report":
+            raise
+        raise CommandError("this version writes no reports of simulations", status=LOCAL) from error
+    try:
+        write_sim_report(results, path)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror or error}", status=LOCAL) from error
+    print(f"the report is {path}", file=sys.stderr)

@@ -1,0 +1,137 @@
+"""Sweeps: points, going on after a break, rows and files."""
+
+import csv
+import json
+
+import pytest
+
+from farstep import sim
+from farstep.fabric.errors import ConfigError
+from farstep.sim import sweep as module
+from farstep.sim.sweep import Sweep, grouped, parse_seeds, parse_settings, run_sweep, write_rows
+
+
+def small(**overrides):
+    return sim.parse_scenario(
+        {
+            "fabric": {"kind": "leaf-spine", "leaves": 2, "spines": 2, "nics_per_leaf": 2},
+            "workload": {"kind": "permutation", "size_bytes": 50_000},
+            "run": {"level": "flow"},
+        },
+        overrides=overrides,
+    )
+
+
+def test_settings_and_seeds_are_read_as_the_command_line_has_them():
+    assert parse_settings(
+        ["transport.evs=16,64", "switch.trimming=true,false", "transport.name=mrc, roce"]
+    ) == {
+        "transport.evs": [16, 64],
+        "switch.trimming": [True, False],
+        "transport.name": ["mrc", "roce"],
+    }
+    assert parse_settings(["workload.senders=[1,2],[3,4]"]) == {"workload.senders": [[1, 2], [3, 4]]}
+    assert parse_seeds("0:3") == [0, 1, 2]
+    assert parse_seeds("7, 9:11") == [7, 9, 10]
+
+
+@pytest.mark.parametrize("text", ["", "x", "3:", "-1", "5:5", "1:2:3", "0:99999999999"])
+def test_wrong_seeds_are_told(text):
+    with pytest.raises(ConfigError, match="--seeds"):
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize("texts", [["evs"], ["=3"], ["a.b="], ["a.b=1", "a.b=2"]])
+def test_wrong_settings_are_told(texts):
+    with pytest.raises(ConfigError, match="--set"):
+        parse_settings(texts)
+
+
+def test_points_are_all_combinations_with_all_seeds():
+    points = Sweep(small(), {"workload.size_bytes": [1000, 2000], "transport.evs": [8, 16]}, [4, 5]).points()
+    assert len(points) == len({point.digest for point in points}) == 8
+    assert points[1].values == {"workload.size_bytes": 1000, "transport.evs": 8}
+    assert points[1].scenario["run"]["seed"] == 5
+
+
+def test_a_wrong_value_is_told_before_anything_runs(tmp_path):
+    for settings, message in (
+        ({"transport.evs": [16, 0]}, "transport.evs = 0"),
+        ({"run.seed": [1]}, "run.seed: a sweep takes seeds apart"),
+        ({"transport.evs": []}, "transport.evs: no value is given"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_sweep(Sweep(small(), settings), tmp_path)
+    with pytest.raises(ConfigError, match="at most 1000000"):
+        Sweep(small(), {"transport.evs": [8] * 2000}, range(1000)).points()
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
+    ran = []
+    original = module._run_point
+    monkeypatch.setattr(module, "_run_point", lambda work: (ran.append(work[0]), original(work))[1])
+    first = run_sweep(Sweep(small(), {"workload.size_bytes": [1000, 2000]}, [1, 2]), tmp_path)
+    assert ran == [0, 1, 2, 3]
+    files = sorted((tmp_path / "points").glob("*.json"))
+    files[2].write_text("{")  # a file that is not whole
+    told = []
+    second = run_sweep(
+        Sweep(small(), {"workload.size_bytes": [1000, 2000, 3000]}, [1, 2]),
+        tmp_path,
+        on_point=lambda done, total, row: told.append((done, total)),
+    )
+    assert len(ran) == 4 + 1 + 2
+    assert told[0] == (3, 6)
+    assert told[-1] == (6, 6)
+    assert [row["workload.size_bytes"] for row in second] == [1000, 1000, 2000, 2000, 3000, 3000]
+    same = ("seed", "flow_time_p100_ns", "goodput_gbps")
+    assert [[row[key] for key in same] for row in second[:4]] == [[row[key] for key in same] for row in first]
+    assert not list((tmp_path / "points").glob("*.part"))
+
+
+def test_processes_give_the_same_rows(tmp_path):
+    sweep = Sweep(small(), {"workload.size_bytes": [1000, 2000]}, [1, 2])
+    alone = run_sweep(sweep, tmp_path / "one")
+    together = run_sweep(sweep, tmp_path / "two", processes=2)
+    for left, right in zip(alone, together, strict=True):
+        assert {**left, "wall_s": 0} == {**right, "wall_s": 0}
+
+
+def test_a_point_that_fails_is_a_row_and_is_tried_again(tmp_path):
+    scenario = small(**{"workload.size_bytes": 50_000_000})
+    cut = sim.parse_scenario(
+        {**scenario.table(), "faults": [{"kind": "nic_down", "nic": 0, "at_us": 1, "duration_us": 5}]}
+    )
+    rows = run_sweep(
+        Sweep(cut, {"transport.name": ["mrc", "uet-oblivious"], "faults.duration_us": [5]}), tmp_path
+    )
+    assert {row["status"] for row in rows} == {"done"}
+    endless = sim.parse_scenario({**scenario.table(), "faults": [{"kind": "nic_down", "nic": 0, "at_us": 1}]})
+    (row,) = run_sweep(Sweep(endless), tmp_path)
+    assert row["status"] == "failed"
+    assert "NIC" in row["error"]
+    assert len(list((tmp_path / "points").iterdir())) == 2
+
+
+def test_rows_are_written_in_every_format(tmp_path):
+    rows = [
+        {"a.b": [1, 2], "seed": 1, "status": "done", "time": 1.5},
+        {"a.b": "x", "seed": 2, "status": "failed", "error": "no"},
+    ]
+    assert json.loads(write_rows(rows, tmp_path / "r.json").read_text()) == rows
+    with write_rows(rows, tmp_path / "r.csv").open() as file:
+        assert [row["seed"] for row in csv.DictReader(file)] == ["1", "2"]
+    with pytest.raises(ConfigError, match=r"r\.txt: valid endings: \.parquet, \.csv, \.json"):
+        write_rows(rows, tmp_path / "r.txt")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(write_rows(rows, tmp_path / "r.parquet")).to_pylist()[0]["a.b"] == "[1, 2]"
+
+
+def test_seeds_of_a_combination_are_put_together():
+    rows = [
+        {"k": 1, "seed": seed, "status": status, "time": time}
+        for seed, status, time in ((1, "done", 5.0), (2, "done", 7.0), (3, "failed", None))
+    ]
+    (group,) = grouped(rows, ["k"])
+    assert (group.values, group.seeds, group.median("time"), group.highest("time")) == ((1,), 2, 6.0, 7.0)
+    assert group.median("nothing") is None
