@@ -3,7 +3,7 @@ import pytest
 
 from farstep.fabric.topology import fat_tree
 from farstep.sim.flow import FlowSimulator, settings_for
-from farstep.sim.flow.collisions import Hops, Noise, lost_time_ns, reflected_queue
+from farstep.sim.flow.collisions import Hops, Noise, queueing_ns, reflected_queue, turned_away
 from farstep.sim.workloads.patterns import permutation
 
 
@@ -38,6 +38,23 @@ def test_a_link_with_room_settles():
     assert spread == pytest.approx([1.0])
 
 
+@pytest.mark.parametrize("load", [1.0, 0.97])
+def test_a_bounded_queue_turns_away_what_a_slotted_server_does(load):
+    time, sources, room = 6000, 8, 40
+    rng = np.random.default_rng(1)
+    queue, refused = np.zeros(400), np.zeros(400)
+    for _ in range(time):
+        queue = np.maximum(queue + rng.binomial(sources, load / sources, 400) - 1, 0)
+        refused += np.maximum(queue - room, 0)
+        queue = np.minimum(queue, room)
+    found = turned_away(*(np.array([value]) for value in (time, load**2 * (1 - 1 / sources), 1 - load)), room)
+    assert found[0] == pytest.approx(refused.mean(), rel=0.25)
+
+
+def test_a_short_flow_finds_no_queue_full():
+    assert turned_away(np.array([490.0]), np.array([0.75]), np.zeros(1), 43.0) == 0.0
+
+
 def hops_of(**changes):
     columns = {
         "flow": np.array([0, 0]),
@@ -52,7 +69,7 @@ def hops_of(**changes):
 
 
 def lost(hops, deviation=None):
-    return lost_time_ns(hops, np.array([162_000.0]), queue_packets=43.0, deviation=deviation)[0]
+    return queueing_ns(hops, np.array([162_000.0]), queue_packets=43.0, deviation=deviation)[0]
 
 
 def test_a_flow_does_not_collide_with_itself():

@@ -1,23 +1,25 @@
 """What fluid rates leave out on sprayed fabrics: packets that meet by chance, and the queues they leave.
 
 Rates alone say that links under a load of exactly their capacity need no queue. Packets sprayed at random make
-one: what arrives at a link in a packet's time has a mean of the load and some variance, so that the queue is a random
-walk that is reflected at zero (the heavy-traffic limit of queueing theory; Kingman 1961, Harrison 1985). A flow is
-done when its last packets are through the longest of the queues on its paths, or have been held back because of them:
-the time lost is the same, as the work a link could not do while it was empty is what it still has to do at the end.
+one: what arrives at a link in a packet's time has a mean of the load and some variance, so that the queue is a
+random walk that is reflected at zero (the heavy-traffic limit of queueing theory; Kingman 1961, Harrison 1985). A
+flow is done when its last packets are through the longest of the queues on its paths.
 
 Per hop that spreads over `width` links, in units of a packet's time on that link:
 
-* arrivals to one link from `users` flows or more: variance beyond the mean `v = load**2 * (1 - 1 / min(users, width))`,
-  which is the sum of all pairs of packets that may collide; a flow does not collide with itself.
+* arrivals to one link from `users` flows or more: variance `v = load**2 * (1 - 1 / min(users, width))`, which
+  counts the pairs of packets that may meet; a flow does not collide with itself.
 * queue after `t` packet times: that of a Brownian motion of variance `v` and drift `-(1 - load)`, reflected at zero,
-  whose mean and spread are closed forms; in the limit of little load the mean is the queue of a slotted server, `v /
-  (2 * (1 - load))`.
-* the mean saturates where the transport keeps queues from growing: at half of `queue_packets`.
+  whose mean and spread are closed forms; in the limit of little load the mean is the queue of a slotted server,
+  `v / (2 * (1 - load))`.
+* the queue finds an upper bound, too, at `queue_packets`, where packets are trimmed or senders slow down. Reflected at
+  both ends, it turns away `v / (2 * queue_packets)` packets per packet time in the long run (less if there is slack),
+  after a time in which it fills up.
 
-The hops' means add up, and so do their variances. The slowest of `paths` paths lies as many standard deviations above
-the mean as the largest of so many normal deviates. One factor per transport, `FlowSettings.collisions`, scales the
-whole: 1 is oblivious random spraying, 0 a perfect deal of packets to paths.
+The means of the hops add up, and so do their variances. The slowest of `paths` paths lies as many standard deviations
+above the mean as the largest of so many normal deviates. Two numbers describe a transport: `FlowSettings.collisions`
+scales the queues (1: packets take paths at random; 0: they are dealt out perfectly), and `FlowSettings.backoff` is the
+number of packets it does not send for each that is turned away.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from farstep.sim.flow.ragged import scramble, sums
 
-__all__ = ["Hops", "Noise", "lost_time_ns", "reflected_queue"]
+__all__ = ["Hops", "Noise", "queueing_ns", "reflected_queue", "turned_away", "turned_away_ns"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -64,6 +66,13 @@ class Hops:
     packet_ns: FloatArray
     deviation: FloatArray | None
 
+    def walk(self, duration_ns: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns time, variance and slack of the random walk at each hop, for flows that lasted so long."""
+        load = np.clip(self.load, 0.0, LOAD_MAX)
+        meeting = np.maximum(np.minimum(self.users, self.width), 1.0)
+        variance = load**2 * (1.0 - 1.0 / meeting)
+        return duration_ns[self.flow] / self.packet_ns, variance, 1.0 - load
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -79,14 +88,14 @@ class Noise:
         return np.asarray(np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second), np.float64)
 
 
-def lost_time_ns(
+def queueing_ns(
     hops: Hops,
     duration_ns: FloatArray,
     *,
     queue_packets: float,
     deviation: FloatArray | None = None,
 ) -> FloatArray:
-    """Time that chance collisions cost each flow, before the transport's factor.
+    """Time that packets of each flow's end spend in queues, before the transport's factor.
 
     Args:
         hops: where the flows may collide.
@@ -100,11 +109,7 @@ def lost_time_ns(
     count = len(duration_ns)
     if not len(hops.flow):
         return np.zeros(count)
-    load = np.clip(hops.load, 0.0, LOAD_MAX)
-    meeting = np.minimum(hops.users, hops.width)
-    variance = load**2 * (1.0 - 1.0 / np.maximum(meeting, 1.0))
-    time = duration_ns[hops.flow] / hops.packet_ns
-    mean, spread = reflected_queue(time, variance, 1.0 - load)
+    mean, spread = reflected_queue(*hops.walk(duration_ns))
     bounded = 0.5 * queue_packets
     scale = (1.0 + (mean / bounded) ** 4) ** -0.25
     mean, spread = mean * scale * hops.packet_ns, spread * scale * hops.packet_ns
@@ -119,6 +124,48 @@ def lost_time_ns(
     if deviation is not None:
         typical = np.maximum(typical + spread_of_it * deviation, 0.0)
     return total + typical * np.sqrt(squares)
+
+
+def turned_away_ns(hops: Hops, duration_ns: FloatArray, *, queue_packets: float) -> FloatArray:
+    """Time of the packets that find queues full, before the transport's factor.
+
+    Args:
+        hops: where the flows may collide.
+        duration_ns: float64 (flows,), time each flow has been sending.
+        queue_packets: where queues are full.
+
+    Returns:
+        float64 (flows,).
+    """
+    packets = turned_away(*hops.walk(duration_ns), queue_packets)
+    return sums(hops.flow, hops.share * packets * hops.packet_ns, len(duration_ns))
+
+
+def turned_away(
+    time: FloatArray, variance: FloatArray, slack: FloatArray, queue_packets: float
+) -> FloatArray:
+    """Packets that find a queue full which was empty at time 0.
+
+    A Brownian motion between reflecting barriers at 0 and B is pushed back from B at a rate of
+    `slack / (exp(2 slack B / variance) - 1)`, which is `variance / (2 B)` without slack (Harrison 1985, section 5.5).
+    Begun at 0, without slack, it is behind that by B / 6 for ever.
+
+    Args:
+        time: since the queue was empty, in packet times.
+        variance: per packet time, in packets squared.
+        slack: capacity that is left, in packets per packet time, not negative.
+        queue_packets: the bound B.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        critical = variance / (2.0 * queue_packets)
+        exponent = np.minimum(slack / critical, _EXPONENT_MAX)
+        rate = np.where(exponent > _SMALL, slack / np.expm1(exponent), critical)
+    rate = np.where(variance > 0, rate, 0.0)
+    behind = queue_packets / 6.0 * np.divide(rate, critical, out=np.zeros_like(rate), where=critical > 0)
+    return np.maximum(rate * time - behind, 0.0)
+
+
+_EXPONENT_MAX = 500.0
 
 
 def reflected_queue(

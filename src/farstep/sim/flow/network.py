@@ -112,7 +112,7 @@ class FlowNetwork:
         self.tail_ns = rows.latency_ns + settings.host_latency_ns
         self.back_ns = rows.latency_ns + rows.wire_ns_per_byte * settings.ack_bytes
         self.queue_packets = settings.queue_packets or self._delay_product_packets()
-        self.capacity = self._capacities(found)
+        self.capacity = found.capacity_gbps
         least = np.full(len(rows.survival), np.inf)
         with np.errstate(divide="ignore"):
             room = self.capacity[self.matrix.constraint] / self.matrix.share
@@ -143,18 +143,6 @@ class FlowNetwork:
         worst = int(np.argmax(rows.latency_ns))
         packet_ns = max(per_byte[worst], 1e-9) * self._packet_bits() / BITS_PER_BYTE
         return float(max(2.0 * rows.latency_ns[worst] / packet_ns, 1.0))
-
-    def _capacities(self, found: Constraints) -> FloatArray:
-        """A hop that is sprayed upon is empty from time to time, with a bounded queue also in the long run.
-
-        A Brownian motion without drift between 0 and a bound B spends its variance / (2 B) at zero
-        (Harrison 1985, section 5.5).
-        """
-        settings = self.plan.settings
-        if settings.spreading != "spray" or not settings.collisions:
-            return found.capacity_gbps
-        idle = settings.collisions * (1.0 - 1.0 / found.width) / (2.0 * self.queue_packets)
-        return np.asarray(found.capacity_gbps * (1.0 - np.minimum(idle, 0.5)), np.float64)
 
     def _places(self, found: Constraints, bundles: IntArray) -> IntArray:
         """Names constraints by a link of theirs, so that the same links deviate alike whoever uses them."""

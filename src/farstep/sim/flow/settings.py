@@ -68,11 +68,14 @@ class FlowSettings:
     window_rtts: float = 1.5
     """Window in bandwidth-delay products, by which `go_back_n` repeats packets."""
     collisions: float = 1.0
-    """Factor on the time lost by chance collisions of sprayed packets, see `farstep.sim.flow.collisions`."""
+    """Factor on the queues that sprayed packets meet by chance, see `farstep.sim.flow.collisions`."""
+    backoff: float = 6.0
+    """Packets a sender of sprayed packets holds back for each that found a queue full, in the long run."""
     is_noisy: bool = True
     """Whether lost times are drawn around their mean, from the seed."""
     queue_packets: float | None = None
-    """Queue the transport lets grow at a hop; None: a bandwidth-delay product of the fabric's longest path."""
+    """Longest queue at a hop, from which on packets are trimmed; None: a bandwidth-delay product of the longest
+    path."""
     resolution_ns: float | None = None
     """Events closer together than this share one computation of rates; their times stay exact. None: a packet's
     time on the fastest link, or 1/500 of the time of the shortest flow, if it is longer."""
@@ -121,12 +124,13 @@ _LOWEST: dict[str, float] = {
     "window_rtts": 0,
     "balancing": 0,
     "collisions": 0,
+    "backoff": 0,
     "queue_packets": 1,
     "resolution_ns": 0,
 }
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(balancing=0.8, collisions=0.7),
+    "mrc": FlowSettings(balancing=0.8, collisions=0.38),
     "uet-oblivious": FlowSettings(failover="none", balancing=0.5, collisions=1.1),
     "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
     "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
@@ -137,10 +141,14 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
     ),
     "roce": FlowSettings(spreading="hash", failover="reconverge", loss_response="go_back_n"),
     "tcp": FlowSettings(spreading="hash", failover="reconverge"),
-    "ideal": FlowSettings(collisions=0.0, detection_ns=0.0, restore_ns=0.0),
+    "ideal": FlowSettings(collisions=0.0, backoff=0.0, detection_ns=0.0, restore_ns=0.0),
 }
-"""Settings by transport. `collisions` of the sprayed ones is set once, on a permutation of 128 NICs of 2 MB each, and
-holds for every other case; `balancing` of the UET ones on the same permutation with four slow links."""
+"""Settings by transport.
+
+What is measured and not derived: `collisions` of the sprayed ones, on a permutation of 128 NICs of 2 MB each; `backoff`,
+on the same of 20 MB under `mrc`; `balancing` of the UET ones, on the first with four slow links. They hold for every
+other case.
+"""
 
 
 def settings_for(transport: str, changes: Mapping[str, Any] | None = None) -> FlowSettings:

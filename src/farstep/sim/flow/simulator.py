@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from farstep.fabric.topology import Topology
 from farstep.sim.faults import LinkAction
 from farstep.sim.flow.active import ActiveFlows
-from farstep.sim.flow.collisions import Hops, Noise, lost_time_ns
+from farstep.sim.flow.collisions import Hops, Noise, queueing_ns, turned_away_ns
 from farstep.sim.flow.dag import Connections, TaskOrder
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.plan import FlowPlan
@@ -92,6 +92,7 @@ class _Run:
         self._connections = Connections(self._plan.connection)
         self._parts_left = np.full(len(tasks), self._plan.parts, np.int64)
         self._sent_ns = np.zeros(len(tasks))
+        self._has_turn = np.zeros(len(tasks), np.bool_)
         self._starts: list[tuple[float, int, IntArray, FloatArray]] = []
         self._num_batches = 0
         self._num_events = 0
@@ -165,6 +166,9 @@ class _Run:
         order = np.argsort(start_ns, kind="stable")
         flows, start_ns = flows[order], start_ns[order]
         self._order.start_ns[flows] = start_ns
+        self._push(flows, start_ns)
+
+    def _push(self, flows: IntArray, start_ns: FloatArray) -> None:
         heapq.heappush(self._starts, (float(start_ns[0]), self._num_events + int(flows[0]), flows, start_ns))
 
     def _pop_starts(self, horizon: float) -> tuple[IntArray, FloatArray]:
@@ -184,8 +188,18 @@ class _Run:
         return found[order], times[order]
 
     def _begin(self, flows: IntArray, start_ns: FloatArray) -> None:
-        admitted = self._connections.admit(flows)
+        admitted = self._has_turn[flows]
+        admitted[~admitted] = self._connections.admit(flows[~admitted])
         self._send(flows[admitted], start_ns[admitted])
+
+    def _resume(self, flows: IntArray, begin_ns: FloatArray) -> None:
+        """Starts flows whose turn on their connection has come, at once or when what is before them lets them."""
+        later = begin_ns > self._active.now_ns
+        self._send(flows[~later], begin_ns[~later])
+        if later.any():
+            self._has_turn[flows[later]] = True
+            order = np.argsort(begin_ns[later], kind="stable")
+            self._push(flows[later][order], begin_ns[later][order])
 
     def _send(self, flows: IntArray, begin_ns: FloatArray) -> None:
         if not len(flows):
@@ -198,43 +212,46 @@ class _Run:
     # -- ends ----------------------------------------------------------------------------------------------
 
     def _end(self, ending: IntArray, finish_ns: FloatArray) -> None:
-        active = self._active
+        active, plan = self._active, self._plan
         task, row = active.task[ending], active.row[ending]
-        done_ns = finish_ns + self._tail_ns(ending, finish_ns, task, row)
-        np.maximum.at(self._sent_ns, task, finish_ns)
+        queueing, held_back = self._lost_ns(ending, finish_ns, row)
+        sent_ns = finish_ns + held_back
+        done_ns = sent_ns + queueing + self._way_ns(task, row)
         active.left[ending] = 0.0
         active.remove(ending)
         finish = self._order.finish_ns
-        finish[task] = np.fmax(finish[task], done_ns) if self._plan.parts == 1 else finish[task]
-        if self._plan.parts > 1:
-            np.fmax.at(finish, task, done_ns)
+        np.fmax.at(finish, task, done_ns)
+        np.maximum.at(self._sent_ns, task, sent_ns)
+        if plan.parts > 1:
             np.subtract.at(self._parts_left, task, 1)
             task = np.unique(task[self._parts_left[task] == 0])
         following, before = self._connections.release(task)
         self._schedule(*self._order.finish(task, finish[task]))
         if len(following):
             begin = np.maximum(self._order.start_ns[following], self._sent_ns[task[before]])
-            self._send(following, begin)
+            self._resume(following, begin)
 
-    def _tail_ns(self, ending: IntArray, finish_ns: FloatArray, task: IntArray, row: IntArray) -> FloatArray:
-        """Time from a flow's last bit to its end: the way, store-and-forward, collisions, acknowledgement."""
-        network, settings = self._network, self._settings
-        tail = network.tail_ns[row] + network.rows.pipe_ns_per_byte[row] * self._plan.tail_bytes[task]
-        if settings.completion == "sender":
-            tail = tail + network.back_ns[row]
-        if settings.collisions and settings.spreading == "spray":
-            tail = tail + settings.collisions * self._collision_ns(ending, finish_ns, task, row)
-        return tail
+    def _way_ns(self, task: IntArray, row: IntArray) -> FloatArray:
+        """Time from a flow's last bit to its end on an empty network: the way, store-and-forward, acknowledgement."""
+        network = self._network
+        way = network.tail_ns[row] + network.rows.pipe_ns_per_byte[row] * self._plan.tail_bytes[task]
+        if self._settings.completion == "sender":
+            way = way + network.back_ns[row]
+        return way
 
-    def _collision_ns(
-        self, ending: IntArray, finish_ns: FloatArray, task: IntArray, row: IntArray
-    ) -> FloatArray:
-        active, network = self._active, self._network
+    def _lost_ns(
+        self, ending: IntArray, finish_ns: FloatArray, row: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Time that flows lose by collisions: in queues, and by holding packets back."""
+        active, network, settings = self._active, self._network, self._settings
+        nothing = np.zeros(len(ending))
+        if settings.spreading != "spray" or not (settings.collisions or settings.backoff):
+            return nothing, nothing
         matrix = network.matrix
         position, owner = gather_rows(matrix.offset, row)
+        spread = network.width[matrix.constraint[position]] > 1
+        position, owner = position[spread], owner[spread]
         constraint = matrix.constraint[position]
-        spread = network.width[constraint] > 1
-        owner, constraint, position = owner[spread], constraint[spread], position[spread]
         load, users = active.usage(row, position, owner)
         hops = Hops(
             owner,
@@ -245,12 +262,12 @@ class _Run:
             network.packet_ns[constraint],
             None if network.deviation is None else network.deviation[constraint],
         )
-        return lost_time_ns(
-            hops,
-            np.maximum(finish_ns - active.begin_ns[ending], 0.0),
-            queue_packets=network.queue_packets,
-            deviation=None if self._deviation is None else self._deviation[task],
-        )
+        lasted = np.maximum(finish_ns - active.begin_ns[ending], 0.0)
+        bound = network.queue_packets
+        deviation = None if self._deviation is None else self._deviation[active.task[ending]]
+        queueing = queueing_ns(hops, lasted, queue_packets=bound, deviation=deviation)
+        held_back = turned_away_ns(hops, lasted, queue_packets=bound)
+        return settings.collisions * queueing, settings.backoff * held_back
 
     # -- what came of it -----------------------------------------------------------------------------------
 
