@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from harness.measure import Report, arguments, parse
 
 from farstep.fabric.topology import Topology, clos, fat_tree
 from farstep.sim.closed_form import MessageTimes, ring_all_reduce_ns, ring_pairs
@@ -16,6 +15,7 @@ from farstep.sim.flow.symmetric import ring_time_ns
 from farstep.sim.tasks import TaskTable
 from farstep.sim.workloads.collectives import ring_all_reduce
 from farstep.sim.workloads.patterns import all_to_all, permutation
+from harness.measure import Report, arguments, parse
 
 FLOW_BYTES = 2_000_000
 

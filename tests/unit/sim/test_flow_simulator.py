@@ -292,3 +292,11 @@ def test_every_transport_of_a_scenario_is_known():
     assert set(names) == set(TRANSPORTS)
     for name in names:
         assert settings_of(Transport(name=name)) == TRANSPORTS[name]
+
+
+def test_many_batches_of_starts_at_the_same_time():
+    """Rings in rank order start their next steps in many groups, some of them at equal times."""
+    fabric = fat_tree(128, radix=8)
+    run = FlowSimulator(fabric, settings_for("mrc")).run(ring_all_reduce(64, 64 * 20_000))
+    assert run.is_complete
+    assert (np.diff(run.finish_ns.reshape(126, 64), axis=0) > 0).all()

@@ -145,9 +145,9 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
 }
 """Settings by transport.
 
-What is measured and not derived: `collisions` of the sprayed ones, on a permutation of 128 NICs of 2 MB each; `backoff`,
-on the same of 20 MB under `mrc`; `balancing` of the UET ones, on the first with four slow links. They hold for every
-other case.
+What is measured and not derived: `collisions` of the sprayed ones, on a permutation of 128 NICs of 2 MB each;
+`backoff`, on the same of 20 MB under `mrc`; `balancing` of the UET ones, on the first with four slow links. They hold
+for every other case.
 """
 
 

@@ -94,7 +94,7 @@ class _Run:
         self._sent_ns = np.zeros(len(tasks))
         self._has_turn = np.zeros(len(tasks), np.bool_)
         self._starts: list[tuple[float, int, IntArray, FloatArray]] = []
-        self._num_batches = 0
+        self._num_pushed = 0
         self._num_events = 0
         self._window_ns = self._resolution_ns()
 
@@ -138,7 +138,6 @@ class _Run:
         ending = np.flatnonzero(finish <= horizon)
         flows, starts = self._pop_starts(horizon)
         last = max(float(finish[ending].max(initial=0.0)), float(starts.max(initial=0.0)))
-        self._num_batches += 1
         self._num_events += len(ending) + len(flows)
         if last > active.now_ns:
             active.advance(last)
@@ -169,7 +168,8 @@ class _Run:
         self._push(flows, start_ns)
 
     def _push(self, flows: IntArray, start_ns: FloatArray) -> None:
-        heapq.heappush(self._starts, (float(start_ns[0]), self._num_events + int(flows[0]), flows, start_ns))
+        self._num_pushed += 1
+        heapq.heappush(self._starts, (float(start_ns[0]), self._num_pushed, flows, start_ns))
 
     def _pop_starts(self, horizon: float) -> tuple[IntArray, FloatArray]:
         """Takes the flows that start up to a time, in the order of their starts."""
