@@ -300,3 +300,34 @@ def test_many_batches_of_starts_at_the_same_time():
     run = FlowSimulator(fabric, settings_for("mrc")).run(ring_all_reduce(64, 64 * 20_000))
     assert run.is_complete
     assert (np.diff(run.finish_ns.reshape(126, 64), axis=0) > 0).all()
+
+
+def test_a_series_adds_up_to_what_was_sent():
+    fabric = clos(32, planes=4)
+    tasks = permutation(32, 400_000, seed=3)
+    simulator = FlowSimulator(fabric, settings_for("mrc"))
+    run = simulator.run(tasks, sample_interval_ns=1_000.0)
+    assert run.series["time_ns"].tolist() == [1000 * (i + 1) for i in range(len(run.series["time_ns"]))]
+    uplinks = fabric.link_source < 32
+    assert run.series["plane_bytes"].sum(axis=0) == pytest.approx(run.plane_bytes(), rel=1e-4)
+    assert run.series["goodput_bytes"].sum() == pytest.approx(32 * 400_000, rel=0.01)
+    into_fabric = run.meta["series_columns"]["group_bytes"].index("NIC -> T0")
+    carried = run.links.bytes[uplinks].sum()
+    assert run.series["group_bytes"][:, into_fabric].sum() == pytest.approx(carried, rel=1e-4)
+    again = simulator.run(tasks)
+    assert again.series == {}
+    assert (again.finish_ns == run.finish_ns).all()
+
+
+def test_a_series_shows_rates_as_they_change():
+    """A second flow starts in the middle of the fifth sample and takes half of the receiver's link."""
+    tasks = flows([0, 1], [2, 2], 10**6, start_ns=[0, 45_000], tag=[0, 0])
+    run = FlowSimulator(one_switch(), PLAIN).run(tasks, sample_interval_ns=10_000.0)
+    assert run.series["goodput_bytes"][:4] == pytest.approx(125_000, abs=2)
+    assert run.series["plane_bytes"][6, 0] == pytest.approx(125_000, abs=2)
+    assert run.series["goodput_bytes"].sum() == pytest.approx(2 * 10**6, rel=1e-4)
+
+
+def test_a_sample_interval_must_be_above_zero():
+    with pytest.raises(ValueError, match="sample_interval_ns = 0"):
+        FlowSimulator(one_switch(), PLAIN).run(flows([0], [1], 10), sample_interval_ns=0.0)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.ragged import gather_rows, sums
+from farstep.sim.flow.series import RateSeries
 from farstep.sim.flow.waterfill import LoadMatrix, max_min_rates
 
 __all__ = ["ActiveFlows"]
@@ -24,6 +25,7 @@ class ActiveFlows:
     Args:
         network: what they share.
         num_tasks: tasks of the table.
+        series: where rates are added up over time; None: nowhere.
 
     Attributes:
         lost_bits: float64 (tasks,), bits sent over dead or lossy links.
@@ -35,8 +37,9 @@ class ActiveFlows:
         rate: float64, Gb/s on the wire.
     """
 
-    def __init__(self, network: FlowNetwork, num_tasks: int) -> None:
+    def __init__(self, network: FlowNetwork, num_tasks: int, series: RateSeries | None = None) -> None:
         self._network = network
+        self._series = series
         self.lost_bits = np.zeros(num_tasks)
         self.now_ns = 0.0
         self.task = np.zeros(0, np.int64)
@@ -73,6 +76,8 @@ class ActiveFlows:
     def advance(self, time_ns: float) -> None:
         """Lets all parts send until a time."""
         passed = time_ns - self.now_ns
+        if self._series is not None:
+            self._series.pass_time(self.row, self.rate, self.now_ns, time_ns)
         self.left -= self.rate * self._network.goodput[self.row] * passed
         self._work += self.load * passed
         self._crowd += self.users * passed
@@ -123,7 +128,10 @@ class ActiveFlows:
         if not fits:
             self.fill()
         # They have been sending since they began, which may be a moment ago.
-        self.left[first:] -= self.rate[first:] * network.goodput[row] * (self.now_ns - begin_ns)
+        earlier = self.rate[first:] * (self.now_ns - begin_ns)
+        self.left[first:] -= earlier * network.goodput[row]
+        if self._series is not None:
+            self._series.correct(row, earlier, self.now_ns)
 
     def _fits(self, row: IntArray, rate: FloatArray) -> bool:
         """Lets parts in at the rate they would have alone, unless that is more than there is room for."""
@@ -148,6 +156,10 @@ class ActiveFlows:
         np.subtract.at(self.users, constraint, 1.0)
         if (was_full & (self.users[constraint] > 0.5)).any():
             self._is_stale = True
+        if self._series is not None:
+            goodput = self._network.goodput[self.row[index]]
+            excess = np.divide(self.left[index], goodput, out=np.zeros(len(index)), where=goodput > 0)
+            self._series.correct(self.row[index], excess, self.now_ns)
         self._count(index)
         kept = np.ones(len(self.task), np.bool_)
         kept[index] = False
@@ -193,4 +205,6 @@ class ActiveFlows:
     def rebind(self) -> None:
         """Goes over to ways that changed."""
         self._reset_loads()
+        if self._series is not None:
+            self._series.rebind()
         self.refresh()

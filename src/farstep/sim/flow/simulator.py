@@ -18,6 +18,7 @@ from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.plan import FlowPlan
 from farstep.sim.flow.ragged import gather_rows
 from farstep.sim.flow.rows import BITS_PER_BYTE
+from farstep.sim.flow.series import RateSeries
 from farstep.sim.flow.settings import FlowSettings
 from farstep.sim.result import LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
@@ -54,6 +55,7 @@ class FlowSimulator:
         seed: int = 0,
         *,
         until_ns: float | None = None,
+        sample_interval_ns: float | None = None,
     ) -> SimResult:
         """Simulates a table to its end.
 
@@ -62,6 +64,7 @@ class FlowSimulator:
             faults: what happens to links.
             seed: chooses hashed paths and the deviations of lost times.
             until_ns: ends the simulation there, with tasks unfinished.
+            sample_interval_ns: time between samples of the series; None: no series.
 
         Raises:
             WorkloadError: the table cannot be simulated on this network.
@@ -69,14 +72,20 @@ class FlowSimulator:
             FlowsStalled: the tasks can never be finished.
         """
         tasks.validate(self.topology.num_nics)
-        return _Run(self, tasks, faults, seed).until(np.inf if until_ns is None else until_ns)
+        run = _Run(self, tasks, faults, seed, sample_interval_ns)
+        return run.until(np.inf if until_ns is None else until_ns)
 
 
 class _Run:
     """One simulation under way."""
 
     def __init__(
-        self, simulator: FlowSimulator, tasks: TaskTable, faults: Iterable[LinkAction], seed: int
+        self,
+        simulator: FlowSimulator,
+        tasks: TaskTable,
+        faults: Iterable[LinkAction],
+        seed: int,
+        sample_interval_ns: float | None,
     ) -> None:
         self._began_s = time.perf_counter()
         self._tasks = tasks
@@ -87,7 +96,10 @@ class _Run:
         noise = Noise(seed) if simulator.settings.is_noisy else None
         self._deviation = None if noise is None else noise.at(self._plan.names(tasks), 2)
         self._network = FlowNetwork(simulator.topology, self._plan, faults, noise)
-        self._active = ActiveFlows(self._network, len(tasks))
+        self._series = None
+        if sample_interval_ns is not None:
+            self._series = RateSeries(self._network, sample_interval_ns)
+        self._active = ActiveFlows(self._network, len(tasks), self._series)
         self._order = TaskOrder(tasks)
         self._connections = Connections(self._plan.connection)
         self._parts_left = np.full(len(tasks), self._plan.parts, np.int64)
@@ -217,7 +229,6 @@ class _Run:
         queueing, held_back = self._lost_ns(ending, finish_ns, row)
         sent_ns = finish_ns + held_back
         done_ns = sent_ns + queueing + self._way_ns(task, row)
-        active.left[ending] = 0.0
         active.remove(ending)
         finish = self._order.finish_ns
         np.fmax.at(finish, task, done_ns)
@@ -289,45 +300,47 @@ class _Run:
         )
 
     def _result(self, end_ns: float) -> SimResult:
-        active, order, tasks = self._active, self._order, self._tasks
+        active, order, tasks, settings = self._active, self._order, self._tasks, self._settings
         if np.isfinite(end_ns):
             active.advance(max(active.now_ns, end_ns))
         active.count_all()
+        packet_bytes = settings.payload_bytes + settings.overhead_bytes
+        lost = np.rint(active.lost_bits / (BITS_PER_BYTE * packet_bytes)).astype(np.int64)
+        start = np.where(order.start_ns <= end_ns, order.start_ns, np.nan)
         finish = np.where(order.finish_ns <= end_ns, order.finish_ns, np.nan)
-        lost = np.rint(
-            active.lost_bits
-            / (BITS_PER_BYTE * (self._settings.payload_bytes + self._settings.overhead_bytes))
-        ).astype(np.int64)
-        begun = ~np.isnan(order.start_ns) & tasks.is_flow & (order.start_ns <= end_ns)
-        packets = np.where(begun, self._plan.packets, 0)
+        packets = np.where(~np.isnan(start) & tasks.is_flow, self._plan.packets, 0) + lost
         measured = {
-            "start_ns": _whole(np.where(order.start_ns <= end_ns, order.start_ns, np.nan)),
+            "start_ns": _whole(start),
             "finish_ns": _whole(finish),
-            "packets": packets + lost,
+            "packets": packets,
             "retransmitted": lost,
             "losses": lost,
         }
-        links = LinkUse.of(self._topology, {"bytes": self._network.link_bytes()})
-        sent, lost_all = int((packets + lost).sum()), int(lost.sum())
+        sent, dropped = int(packets.sum()), int(lost.sum())
+        left = np.rint(np.maximum(active.left, 0.0).sum() / (BITS_PER_BYTE * packet_bytes))
+        counters = {"sent": sent - int(left), "dropped": dropped, "trimmed": 0, "in_flight": 0}
+        counters["delivered"] = counters["sent"] - dropped
         meta = {
             "level": "flow",
             "seed": self._seed,
             "fabric": self._topology.name,
             "wall_s": time.perf_counter() - self._began_s,
-            "end_ns": float(min(end_ns, max(active.now_ns, float(np.nanmax(finish, initial=0.0))))),
-            "payload_share": self._settings.payload_bytes
-            / (self._settings.payload_bytes + self._settings.overhead_bytes),
+            "end_ns": float(end_ns) if np.isfinite(end_ns) else float(np.nanmax(order.finish_ns)),
+            "payload_share": settings.payload_bytes / packet_bytes,
             "flow_events": self._num_events,
             "rate_computations": active.fills,
         }
-        counters = {
-            "sent": sent,
-            "delivered": sent - lost_all,
-            "dropped": lost_all,
-            "trimmed": 0,
-            "in_flight": 0,
-        }
-        return SimResult.of(tasks, measured, links, counters=counters, meta=meta)
+        links = LinkUse.of(self._topology, {"bytes": self._network.link_bytes()})
+        series = {}
+        if self._series is not None:
+            series = self._series.columns(settings.payload_bytes / packet_bytes, packet_bytes)
+            names = [f"{_tier(low)} -> {_tier(high)}" for low, high in self._series.groups.tolist()]
+            meta |= {"sample_interval_ns": self._series.interval_ns, "series_columns": {"group_bytes": names}}
+        return SimResult.of(tasks, measured, links, counters=counters, meta=meta, series=series)
+
+
+def _tier(number: int) -> str:
+    return "NIC" if number < 0 else f"T{number}"
 
 
 def _whole(times_ns: FloatArray) -> IntArray:
