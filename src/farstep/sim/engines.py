@@ -28,12 +28,16 @@ def _run_flow(prepared: Prepared) -> SimResult:
     except FlowSettingsError as error:
         raise ConfigError(f"transport.{error}") from error
     prepared.ignored.extend(ignored_knobs(prepared.transport, prepared.switch))
-    if prepared.run.sample_interval_us is not None:
-        prepared.ignored.append("run.sample_interval_us")
     simulator = FlowSimulator(prepared.topology, settings)
     run = prepared.run
     try:
-        return simulator.run(prepared.tasks, prepared.actions, run.seed, until_ns=run.until_ns)
+        return simulator.run(
+            prepared.tasks,
+            prepared.actions,
+            run.seed,
+            until_ns=run.until_ns,
+            sample_interval_ns=run.sample_interval_ns or None,
+        )
     except FlowsStalled as error:
         raise SimulationStalled(str(error)) from error
 
