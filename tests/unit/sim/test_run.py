@@ -53,7 +53,7 @@ def test_a_scenario_is_simulated_as_it_is():
     scenario = sim.load_scenario(None, {"run.level": "flow", "transport.evs": 8})
     result = sim.simulate(scenario)
     assert result.meta["scenario"]["fabric"]["kind"] == "clos"
-    assert result.meta["ignored"] == ["run.sample_interval_us", "transport.evs"]
+    assert result.meta["ignored"] == ["transport.evs"]
 
 
 def test_transports_are_compared_on_the_same_work():
