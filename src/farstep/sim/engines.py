@@ -45,17 +45,17 @@ def _run_flow(prepared: Prepared) -> SimResult:
 def _run_packet(prepared: Prepared) -> SimResult:
     """Runs the packet level."""
     from farstep.sim import packet
+    from farstep.sim.packet_knobs import engine_changes
     from farstep.sim.run import SimulationStalled
 
     run = prepared.run
+    name, changes, ignored = engine_changes(prepared.transport, prepared.switch)
+    prepared.ignored.extend(ignored)
+    changes["sample_interval_ns"] = run.sample_interval_ns
+    changes["completes_at_source"] = run.completion == "sender"
     try:
-        settings = packet.packet_settings(
-            prepared.transport,
-            prepared.switch,
-            sample_interval_ns=run.sample_interval_ns,
-            completes_at_source=run.completion == "sender",
-        )
-        simulator = packet.PacketSimulator(prepared.topology, settings, transport=prepared.transport.name)
+        settings = packet.PacketSettings().updated(changes)
+        simulator = packet.PacketSimulator(prepared.topology, settings, transport=name)
         return simulator.run(
             prepared.tasks, prepared.actions, run.seed, until_ns=run.until_ns, max_wall_s=run.max_wall_s
         )

@@ -284,8 +284,16 @@ class SimResult:
         return np.asarray(self.tasks.size_bytes[chosen] * BITS_PER_BYTE / lasted, np.float64)
 
     def jain(self, *, job: str | None = None, phase: str | None = None) -> float | None:
-        """Fairness of the flows' rates after Jain: 1 if all are equal, 1/n if one has everything."""
+        """Fairness of the flows' rates after Jain: 1 if all are equal, 1/n if one has everything.
+
+        Unless a phase is named, the victim of an incast and flows in the background do not count.
+        """
         rates = self.flow_rates_gbps(job=job, phase=phase)
+        if phase is None:
+            counted = self.tasks.tag >= 0
+            if "victim" in self.tasks.phase_names:
+                counted &= self.tasks.phase != self.tasks.phase_names.index("victim")
+            rates = rates[counted[self.select(job=job)]]
         if not rates.size:
             return None
         return float(rates.sum() ** 2 / (rates.size * np.square(rates).sum()))

@@ -230,7 +230,9 @@ def compare(
     """
     results: dict[str, SimResult] = {}
     for name in transports:
-        table = _table(Transport, {**scenario.transport.knobs, "name": name}, "transport")
+        table = _table(
+            Transport, {**scenario.transport.model_dump(exclude_none=True), "name": name}, "transport"
+        )
         changed = scenario.model_copy(update={"transport": table})
         told = None if on_progress is None else _for(on_progress, name)
         try:

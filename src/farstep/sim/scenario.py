@@ -292,35 +292,52 @@ def plain_validation_error(error: ValidationError, source: str, *, section: str 
     )
 
 
-_INDEXED = re.compile(r"(workload|faults)(?:\[(\d+)\]|\.(\d+))?\Z")
+_PART = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)\Z")
 
 
 def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The table with overrides; parts that are changed are copied."""
     merged: dict[str, Any] = dict(table)
     for dotted, value in overrides.items():
-        head, _, key = dotted.rpartition(".")
-        match = _INDEXED.match(head)
-        if not key or not head:
-            raise ConfigError(f"{dotted}: is no key of a scenario; write SECTION.KEY, such as transport.evs")
-        if match is None:
-            part = merged.get(head, {})
-            if "." in head or not isinstance(part, Mapping):
-                raise ConfigError(
-                    f"{dotted}: is no key of a scenario; sections: {names(Scenario.model_fields)}"
-                )
-            merged[head] = {**part, key: value}
-            continue
-        entries = merged.get(match[1], [])
-        entries = [entries] if isinstance(entries, Mapping) else list(entries)
-        index = int(match[2] or match[3] or 0)
-        if index >= len(entries) or (match[2] is None and match[3] is None and len(entries) > 1):
+        parts: list[str | int] = []
+        for part in dotted.split("."):
+            match = _PART.match(part)
+            if match is None:
+                parts = []
+                break
+            parts.append(int(part) if part.isdigit() else match[1])
+            parts += [int(number) for number in re.findall(r"\d+", match[2])]
+        if len(parts) < 2 or parts[0] not in Scenario.model_fields:
             raise ConfigError(
-                f"{dotted}: there are {len(entries)} {match[1]} tables; write {match[1]}[0].{key}"
+                f"{dotted}: is no key of a scenario; write SECTION.KEY, such as transport.evs;"
+                f" sections: {names(Scenario.model_fields)}"
             )
-        entries[index] = {**entries[index], key: value}
-        merged[match[1]] = entries
+        merged = _with(merged, parts, value, dotted)
     return merged
+
+
+def _with(node: Any, parts: list[str | int], value: Any, dotted: str) -> Any:
+    """A table or array with one value deep inside changed."""
+    head, rest = parts[0], parts[1:]
+    if isinstance(node, list | tuple):
+        if isinstance(head, str):  # the only entry of an array needs no number
+            head, rest = (0, parts) if len(node) == 1 else (-1, parts)
+        if not 0 <= head < len(node):
+            key = ".".join(str(part) for part in rest)
+            raise ConfigError(
+                f"{dotted}: there are {len(node)} such tables; write the number, as in [0].{key}"
+            )
+        changed = _with(node[head], rest, value, dotted) if rest else value
+        return [*node[:head], changed, *node[head + 1 :]]
+    if node is not None and not isinstance(node, Mapping):
+        raise ConfigError(f"{dotted}: there is no table to change")
+    if isinstance(head, int):
+        if head or node is None:
+            raise ConfigError(f"{dotted}: there is no table number {head}")
+        return _with(node, rest, value, dotted)  # [workload] instead of [[workload]]
+    table = dict(node or {})
+    table[head] = _with(table.get(head), rest, value, dotted) if rest else value
+    return table
 
 
 def load_scenario(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Scenario:

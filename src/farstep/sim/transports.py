@@ -53,8 +53,6 @@ class Transport(_Described):
     """active entropy values of a connection in each plane"""
     backup_evs: Annotated[int, Field(ge=0, le=1_024)] | None = None
     """entropy values that replace bad ones in each plane"""
-    skip_us: Microseconds | None = None
-    """how long a marked entropy value rests"""
     probe_interval_us: Annotated[float, Field(gt=0.0, le=1e9)] | None = None
     """time between probes of a bad path"""
     restore_probes: Annotated[int, Field(ge=1, le=1_000)] | None = None
@@ -73,8 +71,6 @@ class Transport(_Described):
     """ceiling of the congestion window"""
     quick_adapt: bool | None = None
     """whether the window falls at once when most of it is lost or trimmed"""
-    congestion_control: bool | None = None
-    """false: the window stays at its ceiling"""
     queue_pairs: Annotated[int, Field(ge=1, le=64)] | None = None
     """queue pairs of a connection, each with a path of its own (roce)"""
     pfc: bool | None = None
@@ -83,6 +79,8 @@ class Transport(_Described):
     """whether senders slow down when told of marks (roce)"""
     reconvergence_us: Microseconds | None = None
     """from a failure until routing goes round it, where the transport leaves that to routing"""
+    engine: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """settings of the packet engine by its own names, for what has no key here"""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,12 +97,12 @@ class Transport(_Described):
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """What is set besides the name."""
-        return self.model_dump(exclude={"name"}, exclude_none=True)
+        """What is set besides the name, but for the engine's own settings."""
+        return self.model_dump(exclude={"name", "engine"}, exclude_none=True)
 
     def renamed(self, name: str) -> Transport:
         """Another transport with the same knobs."""
-        return Transport.model_validate({**self.knobs, "name": name})
+        return Transport.model_validate({**self.knobs, "engine": self.engine, "name": name})
 
 
 class Switch(_Described):

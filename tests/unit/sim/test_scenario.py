@@ -112,8 +112,11 @@ def test_overrides_win():
     assert scenario.transport.evs == 16
     assert scenario.topology.num_planes == 4
     assert (scenario.workload[1].size_bytes, scenario.workload[0].ranks) == (5, 4)
-    again = scenario.with_overrides({"transport.name": "roce"})
-    assert (again.transport.name, again.transport.evs) == ("roce", 16)
+    again = scenario.with_overrides(
+        {"transport.name": "roce", "transport.engine.gamma": 0.9, "faults.nic": 2}
+    )
+    assert (again.transport.name, again.transport.evs, again.transport.engine) == ("roce", 16, {"gamma": 0.9})
+    assert again.faults[0].table["nic"] == 2
 
 
 def everything_of(text: str) -> None:
@@ -162,12 +165,17 @@ def test_a_mistake_is_told_in_one_line(old, new, message):
     ("key", "message"),
     [
         ("evs", "evs: is no key of a scenario; write SECTION.KEY"),
-        ("transport.a.b", "transport.a.b: is no key of a scenario; sections: fabric, "),
+        (
+            "nothing.evs",
+            "nothing.evs: is no key of a scenario; write SECTION.KEY, such as transport.evs; sections: ",
+        ),
+        ("transport.evs ", "is no key of a scenario"),
         (
             "workload.size_bytes",
-            "workload.size_bytes: there are 2 workload tables; write workload[0].size_bytes",
+            "workload.size_bytes: there are 2 such tables; write the number, as in [0].size_bytes",
         ),
-        ("workload[5].size_bytes", "there are 2 workload tables"),
+        ("workload[5].size_bytes", "there are 2 such tables"),
+        ("fabric.kind.x", "fabric.kind.x: there is no table to change"),
         ("transport.evz", 'no key "evz" here; did you mean evs?'),
     ],
 )

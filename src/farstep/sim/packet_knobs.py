@@ -1,0 +1,108 @@
+"""What the packet engine calls the transports of a scenario and their knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from farstep.fabric.errors import ConfigError, names
+from farstep.sim.transports import Switch, Transport
+
+__all__ = ["PACKET_TRANSPORTS", "engine_changes"]
+
+NS_PER_US = 1000
+
+PACKET_TRANSPORTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mrc": ("mrc", {}),
+    "roce": ("roce", {}),
+    "uet-oblivious": ("uet", {"spread": "oblivious"}),
+    "uet-bitmap": ("uet", {"spread": "bitmap"}),
+    "uet-reps": ("uet", {"spread": "reps"}),
+    "uet-mixed": ("uet", {"spread": "mixed"}),
+    "ndp": ("ndp", {}),
+    "tcp": ("tcp", {}),
+    "adaptive-routing": ("adaptive-routing", {}),
+}
+"""Transport of the engine, and the settings that make it the one named."""
+
+_Knob = tuple[str, float]
+"""Name in the engine, and what a value is multiplied by; 0: taken as it is."""
+
+_EVERYWHERE: Mapping[str, _Knob] = {
+    "mtu_bytes": ("mtu_bytes", 1),
+    "overhead_bytes": ("overhead_bytes", 1),
+    "host_latency_us": ("host_latency_ns", NS_PER_US),
+    "remap_us": ("remap_delay_ns", NS_PER_US),
+}
+
+_KNOBS: Mapping[str, Mapping[str, _Knob]] = {
+    "mrc": {
+        "evs": ("active_evs_per_plane", 1),
+        "backup_evs": ("backup_evs_per_plane", 1),
+        "probe_interval_us": ("probe_interval_ns", NS_PER_US),
+        "restore_probes": ("restore_successes", 1),
+        "sack_bytes": ("sack_threshold_bytes", 1),
+        "mpr_packets": ("mpr", 1 / 128),
+        "rto_us": ("rto_base_ns", NS_PER_US),
+        "target_delay_us": ("target_delay_ns", NS_PER_US),
+        "window_bytes": ("max_cwnd_bytes", 1),
+        "quick_adapt": ("quick_adapt", 0),
+    },
+    "uet": {
+        "evs": ("entropies", 1),
+        "sack_bytes": ("ack_bytes", 1),
+        "rto_us": ("rto_ns", NS_PER_US),
+        "target_delay_us": ("target_delay_ns", NS_PER_US),
+        "window_bytes": ("max_cwnd_bytes", 1),
+        "quick_adapt": ("quick_adapt", 0),
+    },
+    "ndp": {"evs": ("max_paths", 1), "rto_us": ("rto_ns", NS_PER_US)},
+    "tcp": {"rto_us": ("min_rto_ns", NS_PER_US)},
+    "roce": {
+        "queue_pairs": ("queue_pairs", 1),
+        "pfc": ("pfc", 0),
+        "dcqcn": ("dcqcn", 0),
+        "rto_us": ("rto_ns", NS_PER_US),
+    },
+    "adaptive-routing": {
+        "reconvergence_us": ("failover_ns", NS_PER_US),
+        "rto_us": ("rto_ns", NS_PER_US),
+        "target_delay_us": ("target_delay_ns", NS_PER_US),
+    },
+}
+
+_SWITCH: Mapping[str, str] = {
+    "queue_bytes": "queue_limit_bytes",
+    "last_hop_queue_bytes": "last_hop_limit_bytes",
+    "ecn_min_bytes": "ecn_min_bytes",
+    "ecn_max_bytes": "ecn_max_bytes",
+    "trimming": "trimming",
+    "last_hop_ecn": "last_hop_ecn",
+}
+
+
+def engine_changes(transport: Transport, switch: Switch) -> tuple[str, dict[str, Any], list[str]]:
+    """Translates a scenario's transport and switches.
+
+    Returns:
+        Transport of the engine, settings that differ from its own, and keys of the scenario it has no use for.
+
+    Raises:
+        ConfigError: the packet level has no such transport.
+    """
+    if transport.name not in PACKET_TRANSPORTS:
+        raise ConfigError(
+            f'transport.name = "{transport.name}": is none of the packet level; valid: {names(PACKET_TRANSPORTS)}'
+        )
+    name, base = PACKET_TRANSPORTS[transport.name]
+    known = {**_EVERYWHERE, **_KNOBS[name]}
+    changes: dict[str, Any] = dict(base)
+    ignored = []
+    for knob, value in transport.knobs.items():
+        if knob not in known:
+            ignored.append(f"transport.{knob}")
+            continue
+        key, factor = known[knob]
+        changes[key] = value if factor == 0 else round(value * factor)
+    changes.update({_SWITCH[knob]: value for knob, value in switch.knobs.items()})
+    return name, {**changes, **transport.engine}, ignored
