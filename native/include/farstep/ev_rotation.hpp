@@ -18,15 +18,14 @@ namespace farstep {
 class EvRotation {
 public:
     EvRotation(uint64_t seed, uint32_t num_planes, uint32_t max_evs, Arena* arena)
-        : rng_(seed), num_planes_(num_planes), max_evs_(max_evs), planes_(num_planes, arena), table_(max_evs, arena),
-          slot_(max_evs, arena) {}
+        : rng_(seed), num_planes_(num_planes), max_evs_(max_evs), planes_(num_planes, arena), table_(max_evs, arena) {}
 
     // Appends an EV to its plane. Shifts the stretches behind it: set-up only.
     void add(EvIndex ev, uint8_t plane) noexcept {
         assert(plane < num_planes_ && size_ < max_evs_ && ev < max_evs_);
         const uint32_t at = planes_[plane].end;
-        for (uint32_t i = size_; i > at; --i) put(i, table_[i - 1]);
-        put(at, ev);
+        for (uint32_t i = size_; i > at; --i) table_[i] = table_[i - 1];
+        table_[at] = ev;
         ++size_;
         planes_[plane].end++;
         for (uint32_t p = plane + 1u; p < num_planes_; ++p) planes_[p].begin++, planes_[p].end++;
@@ -34,16 +33,14 @@ public:
 
     void activate(EvIndex ev, uint8_t plane) noexcept {
         Stretch& s = planes_[plane];
-        assert(!is_active(ev, plane));
-        swap(slot_[ev], s.begin + s.active);
+        swap(find(ev, s.begin + s.active, s.end), s.begin + s.active);
         ++s.active;
     }
 
     // Takes an EV out of the rotation without disturbing who has been visited in this pass.
     void retire(EvIndex ev, uint8_t plane) noexcept {
         Stretch& s = planes_[plane];
-        assert(is_active(ev, plane));
-        uint32_t at = slot_[ev];
+        uint32_t at = find(ev, s.begin, s.begin + s.active);
         if (at < s.begin + s.cursor) {
             --s.cursor;
             swap(at, s.begin + s.cursor);
@@ -53,9 +50,6 @@ public:
         swap(at, s.begin + s.active);
     }
 
-    bool is_active(EvIndex ev, uint8_t plane) const noexcept {
-        return slot_[ev] < planes_[plane].begin + planes_[plane].active;
-    }
     uint32_t active(uint8_t plane) const noexcept { return planes_[plane].active; }
     uint32_t total(uint8_t plane) const noexcept { return planes_[plane].end - planes_[plane].begin; }
     // All EVs of a plane by position; the first active(plane) are in the rotation.
@@ -85,21 +79,18 @@ private:
         uint32_t pass = 0;
     };
 
-    void put(uint32_t at, EvIndex ev) noexcept {
-        table_[at] = ev;
-        slot_[ev] = static_cast<uint16_t>(at);
+    // Who leaves or joins is looked for: that is rare, and a visit then touches no more than the two places it swaps.
+    uint32_t find(EvIndex ev, uint32_t from, uint32_t end) const noexcept {
+        while (from < end && table_[from] != ev) ++from;
+        assert(from < end);
+        return from;
     }
-    void swap(uint32_t a, uint32_t b) noexcept {
-        const EvIndex x = table_[a], y = table_[b];
-        put(a, y);
-        put(b, x);
-    }
+    void swap(uint32_t a, uint32_t b) noexcept { std::swap(table_[a], table_[b]); }
 
     CounterRng rng_;
     uint32_t num_planes_, max_evs_;
     Table<Stretch> planes_;
     Table<EvIndex> table_;
-    Table<uint16_t> slot_;
     uint32_t size_ = 0;
 };
 

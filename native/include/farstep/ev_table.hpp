@@ -19,7 +19,8 @@ struct EvRecord {
     EvState state = EvState::Good;
     uint8_t plane = 0;
     bool demanded = false;        // the receiver wants this path dropped
-    bool taken_down = false;      // condemned with its whole plane
+    bool taken_down : 1 = false;  // condemned with its whole plane
+    bool active : 1 = false;      // in rotation
     uint32_t skip_until = 0;      // last pass it sits out
     uint32_t blame = 0;           // losses that keep it condemned
     uint32_t rtt_ns = 0;          // smoothed; 0 = unknown, more than four seconds counts as that
@@ -31,7 +32,7 @@ public:
     EvTable(const PathSetConfig& config, Arena* arena)
         : rng_(config.seed + 1), rotation_(config.seed, config.num_planes, config.max_evs, arena),
           events_(config.max_events, arena), event_mask_(config.event_mask), num_planes_(config.num_planes),
-          max_evs_(config.max_evs), planes_(config.num_planes, arena), evs_(config.max_evs, arena),
+          max_evs_(config.max_evs), good_((config.max_evs + 63) / 64, arena), planes_(config.num_planes, arena), evs_(config.max_evs, arena),
           values_(config.max_evs, arena), condemned_ns_(config.max_evs, arena),
           counter_mask_(config.counts_per_ev ? kNoEv : 0), counters_(config.counts_per_ev ? config.max_evs : 1, arena) {
         assert(max_evs_ <= kMaxEvs);
@@ -43,6 +44,7 @@ public:
         values_[ev] = value;
         evs_[ev].plane = plane;
         rotation_.add(ev, plane);
+        note_good(ev, true);
         if (active) {
             ++planes_[plane].wanted;
             enter_rotation(ev);
@@ -68,7 +70,7 @@ public:
     EvEvents& events() noexcept { return events_; }
     const EvEvents& events() const noexcept { return events_; }
 
-    bool is_active(EvIndex ev) const noexcept { return rotation_.is_active(ev, at(ev).plane); }
+    bool is_active(EvIndex ev) const noexcept { return at(ev).active; }
     // In rotation: GOOD or SKIP.
     uint32_t active(uint8_t plane) const noexcept { return rotation_.active(plane); }
     uint32_t good(uint8_t plane) const noexcept { return rotation_.active(plane) - planes_[plane].skipping; }
@@ -88,7 +90,7 @@ public:
         for (uint32_t visits = 0; visits < limit; ++visits) {
             if (rotation_.at_pass_end(plane)) begin_pass(plane);
             const EvIndex ev = rotation_.visit(plane);
-            if (evs_[ev].state == EvState::Good && ev != exclude) return ev;
+            if (is_good(ev) && ev != exclude) return ev;
         }
         return kNoEv;
     }
@@ -97,7 +99,7 @@ public:
     void skip(uint64_t now, EvIndex ev) noexcept {
         EvRecord& e = at(ev);
         Plane& p = planes_[e.plane];
-        if (!rotation_.is_active(ev, e.plane)) return;
+        if (!e.active) return;
         if (e.state == EvState::Good) {
             // With half of them marked the plane is congested, not the path: then everything stays in service.
             if (2 * (p.skipping + 1) > rotation_.active(e.plane)) return;
@@ -111,12 +113,13 @@ public:
     void leave(uint64_t now, EvIndex ev, EvState state, bool replace) noexcept {
         EvRecord& e = at(ev);
         Plane& p = planes_[e.plane];
-        const bool was_active = rotation_.is_active(ev, e.plane);
+        const bool was_active = e.active;
         if (e.state == EvState::Skip) --p.skipping;
         if (e.state == EvState::Good && !was_active) --p.backups;
         set_state(now, ev, state);
         if (!was_active) return;
         rotation_.retire(ev, e.plane);
+        e.active = false;
         if (rotation_.active(e.plane) == 0) serving_ &= ~(1ull << e.plane);
         if (replace && p.backups > 0) promote_backup(e.plane);
         bound_skips(e.plane);
@@ -137,8 +140,15 @@ private:
         uint32_t skipping = 0;   // in rotation, SKIP
     };
 
+    // The same as state == Good, packed: a pick then reads one line whatever EV it draws.
+    bool is_good(EvIndex ev) const noexcept { return good_[ev / 64u] >> ev % 64u & 1; }
+    void note_good(EvIndex ev, bool good) noexcept {
+        if (good) good_[ev / 64u] |= 1ull << ev % 64u;
+        else good_[ev / 64u] &= ~(1ull << ev % 64u);
+    }
     void enter_rotation(EvIndex ev) noexcept {
         rotation_.activate(ev, evs_[ev].plane);
+        evs_[ev].active = true;
         serving_ |= 1ull << evs_[ev].plane;
     }
 
@@ -186,6 +196,7 @@ private:
         EvRecord& e = evs_[ev];
         const EvState before = e.state;
         e.state = state;
+        note_good(ev, state == EvState::Good);
         last_change_ns_ = now;
         // Coming back from SKIP is news only to those who watch SKIP: it happens with every mark.
         const EvState watched = before == EvState::Skip && state == EvState::Good ? EvState::Skip : state;
@@ -201,6 +212,7 @@ private:
     uint64_t serving_ = 0;
     uint64_t last_change_ns_ = 0;
     uint32_t num_planes_, max_evs_;
+    Table<uint64_t> good_;
     Table<Plane> planes_;
     Table<EvRecord> evs_;
     Table<EvValue> values_;
