@@ -320,7 +320,7 @@ private:
     void on_probe_reply(uint64_t now, const wire::Packet& p) noexcept {
         const uint16_t id = static_cast<uint16_t>(p.seth.ack_psn_offset);
         Probe& q = outstanding_[id % config_.max_probes];
-        if (q.ev == kNoEv || q.id != id) return;
+        if (q.ev == kNoEv || q.id != id || p.cc.timestamp != timestamp_of(q.sent_ns)) return;
         const EvIndex ev = q.ev;
         const uint64_t rtt = now - q.sent_ns;
         q.ev = kNoEv;
