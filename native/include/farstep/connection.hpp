@@ -329,7 +329,7 @@ private:
         if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
         else paths_.on_acked(now, ev, 0, true, rtt);
         control_paths_.on_answered(paths_.plane(ev));
-        if (!sender_.on_probe_answered(now, q.sent_ns, rtt, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
+        if (!sender_.on_probe_answered(now, q.sent_ns, rtt, paths_.plane(ev), !q.watches_ev, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
         paths_.set_rtt(sender_.first_rtt_ns());
     }
 

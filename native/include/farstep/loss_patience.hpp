@@ -16,7 +16,9 @@ namespace farstep {
 /// Smoothed round trip and its variation (RFC 6298 weights).
 struct RoundTrip {
     uint64_t srtt_ns = 0, var_ns = 0;
+    uint64_t near_ns = 0;  // what the quicker packets take at present: falls at once, a host that slept raises it slowly
     void sample(uint64_t rtt) noexcept {
+        near_ns = near_ns == 0 || rtt < near_ns ? rtt : near_ns + (rtt - near_ns) / 8;
         if (srtt_ns == 0) {
             srtt_ns = rtt;
             var_ns = rtt / 2;
@@ -37,9 +39,6 @@ public:
         rtt_.sample(rtt_ns);
         if (plane < num_planes_) plane_rtt_[plane].sample(rtt_ns);
     }
-    /// A sample of no plane in particular: answers to probes may take another way back.
-    void on_sample(uint64_t rtt_ns) noexcept { rtt_.sample(rtt_ns); }
-
     /// A packet given up arrived after all; `by_order` if another on its path had overtaken it.
     void on_spurious(uint64_t now, bool by_order) noexcept {
         if (by_order) {
@@ -65,14 +64,29 @@ public:
         return r.srtt_ns ? r.srtt_ns + slack_ns(r) : 0;
     }
 
+    /// An answer is due after this long, as far as anyone knows at present; 0 while nothing was measured.
+    uint64_t due_after_ns() const noexcept { return rtt_.near_ns ? rtt_.near_ns + quarters_ns(rtt_.near_ns) : 0; }
+    uint64_t near_ns() const noexcept { return rtt_.near_ns; }
+    /// How much earlier than something on the shortest plane, empty, a packet of this plane may have left and arrive later.
+    uint64_t lag_ns(uint8_t plane, uint64_t shortest_rtt_ns) const noexcept {
+        const uint64_t near = of(plane).near_ns;
+        return (near > shortest_rtt_ns ? near - shortest_rtt_ns : 0) + quarters_ns(near);
+    }
+
 private:
     static constexpr uint32_t kMaxQuarters = 4;
     static constexpr uint64_t kPeaceRtts = 64;
 
+    const RoundTrip& of(uint8_t plane) const noexcept {
+        return plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
+    }
+    uint64_t quarters_ns(uint64_t rtt_ns) const noexcept {
+        const uint64_t quarters = quarters_ * (rtt_ns / 4);
+        return quarters < slack_min_ns_ ? slack_min_ns_ : quarters;
+    }
     uint64_t slack_ns(const RoundTrip& r) const noexcept {
-        uint64_t slack = quarters_ * (r.srtt_ns / 4);
-        if (slack < 4 * r.var_ns) slack = 4 * r.var_ns;
-        return slack < slack_min_ns_ ? slack_min_ns_ : slack;
+        const uint64_t quarters = quarters_ns(r.srtt_ns);
+        return quarters < 4 * r.var_ns ? 4 * r.var_ns : quarters;
     }
 
     uint64_t slack_min_ns_;

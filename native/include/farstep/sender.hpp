@@ -67,6 +67,7 @@ public:
 
     void on_sack(uint64_t now, const wire::Packet& p) noexcept {
         ++counters_.sacks;
+        shown_end_psn_ = 0;
         const uint64_t cack = expand24(p.seth.cack_psn, una_);
         if (cack >= next_psn_) {
             ++counters_.invalid_sacks;
@@ -86,13 +87,21 @@ public:
         if (!p.seth.probe_reply) read_trigger(now, p, cack, batch);
         for (uint64_t psn = una_; psn <= cack; ++psn) acknowledge(now, psn, batch);
         acknowledge_bitmap(now, p, cack, batch);
+        const bool shows_all = static_cast<uint32_t>(__builtin_popcountll(p.seth.bitmap)) >= p.cc.ooo_count;
+        shown_end_psn_ = shows_all ? next_psn_ : batch.shown_high;
         finish(now, p, batch);
     }
 
-    /// Answers the probe sent at `sent_ns`: whatever was sent before it and is still missing is late now. Returns false
-    /// when the peer lacks what it had acknowledged before we asked.
-    bool on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns, uint32_t cack24) noexcept {
-        patience_.on_sample(rtt_ns);
+    /// Answers the probe sent on `plane` at `sent_ns`, right after the SACK that came with it: whatever was sent before it
+    /// and is still missing is late now. `asks`: it was sent for this answer, and not to try a path. Returns false when
+    /// the peer lacks what it had acknowledged before we asked.
+    bool on_probe_answered(uint64_t now, uint64_t sent_ns, uint64_t rtt_ns, uint8_t plane, bool asks, uint32_t cack24) noexcept {
+        patience_.on_sample(plane, rtt_ns);
+        // The patience of the moment when the packet left may be that of a host that had just slept.
+        const uint64_t soft = last_tx_ns_ + soft_timeout_ns();
+        if (!soft_fired_ && soft < soft_deadline_ns_) soft_deadline_ns_ = soft > now ? soft : now;
+        const uint64_t due = last_tx_ns_ + patience_.due_after_ns();
+        if (early_asks_ == 0 && due < ask_deadline_ns_) ask_deadline_ns_ = due > now ? due : now;
         if (una_ == next_psn_) {
             if (sent_ns > una_moved_ns_ && expand24(cack24, una_) + 1 < una_) return false;
             retries_ = 0;  // the peer lives and has everything: it holds completions back for a slow application
@@ -104,6 +113,7 @@ public:
             return true;
         }
         if (sent_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = sent_ns;
+        if (asks) give_up_overtaken(now, sent_ns);
         detect_losses(now);
         return true;
     }
@@ -165,6 +175,7 @@ public:
         uint64_t t = rto_deadline_ns_;
         if (soft_deadline_ns_ < t) t = soft_deadline_ns_;
         if (late_deadline_ns_ < t) t = late_deadline_ns_;
+        if (ask_deadline_ns_ < t) t = ask_deadline_ns_;
         if (room_.until_ns() < t) t = room_.until_ns();
         return t;
     }
@@ -185,6 +196,7 @@ public:
         if (now >= late_deadline_ns_) detect_losses(now);
         if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
         if (now >= soft_deadline_ns_) soft_timeout(now, wants_probe);
+        else if (now >= ask_deadline_ns_) ask_early(now, wants_probe);
         return true;
     }
 
@@ -228,6 +240,7 @@ private:
     static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
     static constexpr uint64_t kPlaneNews_ns = 2'000'000;  // a few hundred answers a second at most
     static constexpr uint32_t kRescues = 3;
+    static constexpr uint32_t kEarlyAsks = 4;  // without progress in between
 
     /// What one SACK changed, applied once at its end.
     struct Batch {
@@ -348,6 +361,7 @@ private:
         counters_.bytes += r.size_bytes;
         last_tx_ns_ = now;
         if (starts) arm(now);
+        if (early_asks_ == 0) wait_for_answer(now);
         const uint64_t soft = now + soft_timeout_ns();
         if (soft > soft_deadline_ns_ && !soft_fired_) soft_deadline_ns_ = soft;
     }
@@ -471,6 +485,15 @@ private:
         if (soft_deadline_ns_ < settled) soft_deadline_ns_ = settled;
         completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
         completion_asked_ = false;
+        early_asks_ = 0;
+        wait_for_answer(now);
+    }
+    void wait_for_answer(uint64_t now) noexcept {
+        const uint64_t wait = patience_.due_after_ns();
+        if (!wait) return;
+        // Counted from the last packet sent, as with the soft timeout.
+        const uint64_t due = last_tx_ns_ + wait, settled = now + wait - patience_.near_ns();
+        ask_deadline_ns_ = due > settled ? due : settled;
     }
 
     // ---- loss ------------------------------------------------------------------------------------------------------
@@ -509,6 +532,17 @@ private:
         }
     }
 
+    // Missing from an answer that was asked for so much later that neither the length nor the present queue of its plane
+    // explains it. Does without the variation of the round trip, which lasts long after a host has slept.
+    void give_up_overtaken(uint64_t now, uint64_t asked_ns) noexcept {
+        const uint64_t end = shown_end_psn_ < next_psn_ ? shown_end_psn_ : next_psn_;
+        for (uint64_t psn = una_; psn < end; ++psn) {
+            PacketRecord& r = record(psn);
+            if (r.state != RecordState::InFlight || r.tx_ns + patience_.lag_ns(paths_->plane(r.ev), cc_->base_rtt_ns()) > asked_ns) continue;
+            ++counters_.lost_late;
+            give_up(now, psn, r, LossRule::Late);
+        }
+    }
     void give_up(uint64_t now, uint64_t psn, PacketRecord& r, LossRule rule) noexcept {
         cc_->on_loss(now, r.size_bytes);
         paths_->on_lost(now, r.ev, r.size_bytes, rule == LossRule::Timer);
@@ -545,6 +579,16 @@ private:
         }
     }
 
+    // An answer is a quarter round trip late. Asking costs nothing; the soft timeout, which gives a packet up, waits for
+    // as long as the round trip varies.
+    void ask_early(uint64_t now, bool& wants_probe) noexcept {
+        ask_deadline_ns_ = kNever;
+        if (early_asks_ == kEarlyAsks || (!asks_ && has_new())) return;
+        ++early_asks_;
+        wants_probe = true;
+        note_asked(now);
+        ask_deadline_ns_ = now + (patience_.near_ns() / 2 << early_asks_);
+    }
     // The newest packet goes again on another path: it is the one whose request for an answer got lost, and the answer to
     // it tells of those before, most of which usually arrived. The retry budget is untouched.
     void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
@@ -606,8 +650,11 @@ private:
     uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0, rescues_left_ = 0;
     int64_t inflight_bytes_ = 0;
     uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
+    uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
+    uint64_t ask_deadline_ns_ = kNever;
+    uint32_t early_asks_ = 0;
     bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
     Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
     Table<uint64_t> plane_asked_ns_;

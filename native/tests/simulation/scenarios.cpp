@@ -59,6 +59,33 @@ void last_packet_lost_twice(uint64_t seed) {
     figure("ms", static_cast<double>(took) * 1e-6);
     SIM_CHECK(took <= 250 * kMs, "took %.2f ms", static_cast<double>(took) * 1e-6);
 }
+// The receiver slept, and its answers made the round trip look twenty times as long as it is. What is lost right
+// afterwards is not waited for that long.
+void last_packet_lost_after_a_sleep(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(2, 0, 10 * kMs);
+    Pair p(o);
+    for (uint32_t k = 0; k < 10; ++k) {
+        p.send(1, 400'000, true);
+        SIM_CHECK(p.finish(kSecond), "the first messages do not arrive");
+    }
+    p.world.stall(1, 300 * kMs);
+    p.send(1, 400'000, true);
+    SIM_CHECK(p.finish(2 * kSecond), "the message to the sleeping host does not arrive");
+    bool dropped = false;
+    p.world.network.on_carry = [&](const Datagram& d) {
+        const bool hit = !dropped && opcode(d) == wire::Opcode::WriteOnlyImm;
+        dropped = dropped || hit;
+        return hit ? kNever : 0;
+    };
+    const uint64_t start = p.world.now();
+    p.send(1, 1000, true);
+    SIM_CHECK(p.finish(10 * kSecond), "the message does not arrive");
+    const uint64_t took = p.world.now() - start;
+    figure("ms", static_cast<double>(took) * 1e-6);
+    SIM_CHECK(dropped && took <= 150 * kMs, "took %.1f ms", static_cast<double>(took) * 1e-6);
+}
 void single_packet_lost(uint64_t seed) {
     const uint64_t took = time_with_loss(seed, 50 * kMs, 1000, [](const Datagram& d, uint64_t n) {
         return n == 0 && opcode(d) == wire::Opcode::WriteOnlyImm;
@@ -201,6 +228,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(skewed_planes),
     SCENARIO(last_packet_lost),
     SCENARIO(last_packet_lost_twice),
+    SCENARIO(last_packet_lost_after_a_sleep),
     SCENARIO(single_packet_lost),
     SCENARIO(overtaken_packet),
     SCENARIO(completion_ack_lost),
