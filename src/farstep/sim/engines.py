@@ -57,7 +57,12 @@ def _run_packet(prepared: Prepared) -> SimResult:
         settings = packet.PacketSettings().updated(changes)
         simulator = packet.PacketSimulator(prepared.topology, settings, transport=name)
         return simulator.run(
-            prepared.tasks, prepared.actions, run.seed, until_ns=run.until_ns, max_wall_s=run.max_wall_s
+            prepared.tasks,
+            prepared.actions,
+            run.seed,
+            until_ns=run.until_ns,
+            max_wall_s=run.max_wall_s,
+            on_progress=_telling(prepared),
         )
     except packet.PacketSettingsError as error:
         raise ConfigError(f"transport: {error}") from error
@@ -65,6 +70,17 @@ def _run_packet(prepared: Prepared) -> SimResult:
         raise SimulationStalled(str(error), error.result) from error
     except packet.SimulationCancelled as error:
         raise SimulationStalled(str(error)) from error
+
+
+def _telling(prepared: Prepared) -> Callable[[int, int], None] | None:
+    """What tells of progress, as an engine counts it."""
+    from farstep.sim.run import Progress
+
+    told = prepared.on_progress
+    if told is None:
+        return None
+    tasks, until_ns = len(prepared.tasks), prepared.run.until_ns
+    return lambda done, now_ns: told(Progress(done=done, tasks=tasks, now_ns=now_ns, until_ns=until_ns))
 
 
 ENGINES: Mapping[str, Callable[[Prepared], SimResult]] = {"flow": _run_flow, "packet": _run_packet}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -38,6 +38,8 @@ NEVER_NS = 2**64 - 1
 MPR_UNIT_PACKETS = 128
 RATE_ERROR_MAX = 0.01
 """Rates of links are whole parts of the fastest one's; more than this off is told in the result."""
+_SLICE_S = 0.2
+"""Real time between two reports of progress."""
 LINES_MAX = 8
 """Unfinished tasks a message tells of."""
 
@@ -270,6 +272,7 @@ class PacketSimulator:
         *,
         until_ns: float | None = None,
         max_wall_s: float | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> SimResult:
         """Simulates a table to its end.
 
@@ -279,6 +282,7 @@ class PacketSimulator:
             seed: draws paths, marks and random losses; equal seeds give equal results.
             until_ns: ends the simulation there, with tasks unfinished.
             max_wall_s: gives up after so many seconds of real time.
+            on_progress: is told a few times a second how many tasks are done, and the simulated time in ns.
 
         Raises:
             WorkloadError: the table cannot be simulated on this network.
@@ -293,7 +297,7 @@ class PacketSimulator:
         _add_faults(engine, self.topology, faults)
         built_s = time.perf_counter()
         limit = NEVER_NS if until_ns is None else int(until_ns)
-        status = RunStatus(engine.run(limit, max_wall_s or 0.0, self.settings.stall_ns))
+        status = self._carry_on(engine, limit, max_wall_s, on_progress)
         times = {"build_s": built_s - began_s, "wall_s": time.perf_counter() - built_s}
         result = self._result(engine, tasks, seed, status, times)
         lines = "; ".join(engine.unfinished(LINES_MAX))
@@ -310,6 +314,26 @@ class PacketSimulator:
                 f" {engine.tasks_left} tasks are unfinished: {lines}"
             )
         return result
+
+    def _carry_on(
+        self,
+        engine: _native.PacketEngine,
+        limit_ns: int,
+        max_wall_s: float | None,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> RunStatus:
+        """Runs to the end, in slices of real time between which progress is told."""
+        if on_progress is None:
+            return RunStatus(engine.run(limit_ns, max_wall_s or 0.0, self.settings.stall_ns))
+        began_s, total = time.perf_counter(), engine.tasks_left
+        while True:
+            left_s = np.inf if max_wall_s is None else max_wall_s - (time.perf_counter() - began_s)
+            if left_s <= 0.0:
+                return RunStatus.WALL_LIMIT
+            status = RunStatus(engine.run(limit_ns, min(left_s, _SLICE_S), self.settings.stall_ns))
+            on_progress(total - engine.tasks_left, engine.now_ns)
+            if status is not RunStatus.WALL_LIMIT:
+                return status
 
     def _engine(self, seed: int) -> _native.PacketEngine:
         settings = asdict(self.settings)

@@ -134,3 +134,13 @@ def test_every_name_offered_is_there():
     assert set(engines.ENGINES) == {"packet", "flow"}
     with pytest.raises(AttributeError, match="has no attribute 'simulat'"):
         _ = sim.simulat
+
+
+def test_progress_of_packets_is_told_until_all_is_done(fabric):
+    told = []
+    result = sim.simulate(fabric, sim.permutation(size_bytes=200_000_000), on_progress=told.append)
+    quiet = sim.simulate(fabric, sim.permutation(size_bytes=200_000_000))
+    assert len(told) > 1
+    assert told[-1].done == 16
+    assert [entry.now_ns for entry in told] == sorted(entry.now_ns for entry in told)
+    assert result.finish_ns.tolist() == quiet.finish_ns.tolist()  # being told changes nothing
