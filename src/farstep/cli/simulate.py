@@ -140,6 +140,7 @@ def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) 
         }
         print(json.dumps(figures, indent=1))
         return
+    print(_headline(results))
     print(render(results, width=max(80, Console().width)))
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
@@ -153,6 +154,15 @@ def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) 
             print(
                 f"note: {prefix}{unfinished} tasks were not done when the simulation ended", file=sys.stderr
             )
+
+
+def _headline(results: "dict[str, SimResult]") -> str:
+    """What was simulated, in a line."""
+    result = next(iter(results.values()))
+    flows, delays = result.tasks.num_flows, len(result.tasks) - result.tasks.num_flows
+    work = f"{flows:,} flows" + (f" and {delays:,} delays" if delays else "")
+    took_s = sum(each.meta["wall_s"] for each in results.values())
+    return f"{result.meta['fabric']}: {work}, {result.meta['level']} level, seed {result.meta['seed']}, {took_s:.2g} s"
 
 
 def _write(results: "dict[str, SimResult]", out: Path) -> None:

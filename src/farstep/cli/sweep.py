@@ -48,17 +48,19 @@ def sweep(
     """
     from farstep.fabric.errors import ConfigError
     from farstep.sim.scenario import load_scenario
-    from farstep.sim.sweep import Sweep, parse_seeds, parse_settings, write_rows
+    from farstep.sim.sweep import Sweep, check_path, parse_seeds, parse_settings, write_rows
 
     overrides: dict[str, Any] = {} if level is None else {"run.level": level}
+    path = to or out / "results.csv"
     try:
+        check_path(path)  # before the work, not after
         planned = Sweep(
             load_scenario(scenario, overrides),
             parse_settings(set_ or []),
             parse_seeds(seeds) if seeds is not None else (),
         )
         rows = _run(planned, out, processes=processes, use_ray=ray, is_quiet=quiet)
-        path = write_rows(rows, to or out / "results.csv")
+        write_rows(rows, path)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
     except KeyboardInterrupt as error:

@@ -300,12 +300,23 @@ def _through_ray(work: Work) -> Iterator[tuple[int, SweepRow]]:
             yield ray.get(reference)
 
 
+def check_path(path: str | Path) -> None:
+    """Refuses a file whose ending names no format.
+
+    Raises:
+        ConfigError: naming the endings that do.
+    """
+    if Path(path).suffix not in (".parquet", ".csv", ".json"):
+        raise ConfigError(f"{path}: valid endings: .parquet, .csv, .json")
+
+
 def write_rows(rows: Sequence[SweepRow], path: str | Path) -> Path:
     """Writes all rows into one file; its ending chooses the format: `.parquet`, `.csv` or `.json`.
 
     Raises:
         ConfigError: the ending is none of these, or the file cannot be written.
     """
+    check_path(path)
     path = Path(path)
     names = list(dict.fromkeys(key for row in rows for key in row))
     try:
@@ -317,12 +328,10 @@ def write_rows(rows: Sequence[SweepRow], path: str | Path) -> Path:
                 writer = csv.DictWriter(file, names, restval="")
                 writer.writeheader()
                 writer.writerows(rows)
-        elif path.suffix == ".parquet":
+        else:
             pyarrow, parquet = extra("pyarrow"), extra("pyarrow.parquet")
             columns = {name: [_plain(row.get(name)) for row in rows] for name in names}
             parquet.write_table(pyarrow.table(columns), path)
-        else:
-            raise ConfigError(f"{path}: valid endings: .parquet, .csv, .json")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,6 +97,29 @@ def test_processes_give_the_same_rows(tmp_path):
     together = run_sweep(sweep, tmp_path / "two", processes=2)
     for left, right in zip(alone, together, strict=True):
         assert {**left, "wall_s": 0} == {**right, "wall_s": 0}
+
+
+def test_a_ray_cluster_gives_the_same_rows(tmp_path, monkeypatch):
+    calls = []
+
+    class Remote:
+        def __init__(self, function):
+            self.remote = lambda item: (calls.append(item), function(item))[1]
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **options: calls.append("init"),
+        remote=Remote,
+        wait=lambda running: (running[:1], running[1:]),
+        get=lambda reference: reference,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    sweep = Sweep(small(), {"workload.size_bytes": [1000, 2000]}, [1])
+    through_ray = run_sweep(sweep, tmp_path / "one", use_ray=True)
+    alone = run_sweep(sweep, tmp_path / "two")
+    assert calls[0] == "init"
+    assert len(calls) == 3
+    assert [{**row, "wall_s": 0} for row in through_ray] == [{**row, "wall_s": 0} for row in alone]
 
 
 def test_a_point_that_fails_is_a_row_and_is_tried_again(tmp_path):
