@@ -80,25 +80,29 @@ def _rows(result: SimResult) -> dict[str, str]:
         for part in ("p50", "p99", "p100")
     }
     balance, victim, jain = figures["plane_balance"], figures["victim_ratio"], figures["jain"]
-    worst = figures["worst_link"]
     rows = {
-        "tasks unfinished": str(figures["unfinished_tasks"]),
+        "tasks unfinished": str(figures["unfinished_tasks"] or "-"),
         **times,
         "duration": duration(figures["duration_ns"]),
         "goodput": rate(figures["goodput_gbps"]),
         "fairness (Jain)": "-" if jain is None else f"{jain:.4f}",
-        "victim's share of its line": _share(victim, 1),
+        "victim's share": _share(victim, 1),
         "packets": f"{figures['packets']:,}",
         "losses": f"{figures['losses']:,}",
         "trims": f"{figures['trims']:,}",
-        "retransmissions": f"{figures['retransmitted']:,} ({_share(figures['retransmission_ratio'])})",
-        "plane balance (max/min)": "-" if balance is None else f"{balance:.3f}",
+        "retransmissions": f"{figures['retransmitted']:,}",
+        "  of packets": _share(figures["retransmission_ratio"]),
+        "plane balance": "-" if balance is None else f"{balance:.3f}",
         "longest queue": f"{figures['max_queue_bytes'] / 1000:,.0f} kB",
-        "worst link": "-" if worst is None else f"{worst}: {_share(figures['worst_link_utilisation'], 1)}",
+        "worst link": _share(figures["worst_link_utilisation"], 1),
     }
-    if not figures["packets"]:  # a flow-level result knows of no packet
-        for name in ("packets", "losses", "trims", "retransmissions", "longest queue"):
+    if figures["steps"] == 1:  # all quantiles of one step are that step
+        rows["step time P50"] = rows["step time P99"] = "-"
+    if not figures["packets"]:
+        for name in ("packets", "losses", "trims", "retransmissions", "  of packets"):
             rows[name] = "-"
+    if not figures["max_queue_bytes"]:  # a level that knows of no queue
+        rows["longest queue"] = "-"
     return rows
 
 
@@ -114,18 +118,23 @@ def render(results: Mapping[str, SimResult], *, width: int = 110) -> str:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in results:
         table.add_column(name, justify="right")
     columns = [_rows(result) for result in results.values()]
     for label in columns[0]:
         values = [column[label] for column in columns]
-        is_empty = all(value == "-" for value in values)
-        if not is_empty and not (label == "tasks unfinished" and all(value == "0" for value in values)):
+        if any(value != "-" for value in values):
             table.add_row(label, *values)
     console = Console(width=width, file=(text := io.StringIO()), color_system=None)
     console.print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    for name, result in results.items():
+        worst = result.worst_link
+        if worst is not None:
+            of = f" of {name}" if len(results) > 1 else ""
+            lines.append(f"worst link{of}: {result.links.name(worst)}")
+    return "\n".join(line for line in lines if line)
 
 
 def story_of(result: SimResult) -> list[str]:

@@ -68,9 +68,10 @@ def test_the_summary_shows_results_side_by_side():
     text = render({"mrc": small_result(), "roce": small_result()})
     lines = {line.strip().split("  ")[0]: line for line in text.splitlines()}
     assert lines["flow time P100"].split()[-4:] == ["3", "us", "3", "us"]
-    assert "2 (12.50 %)" in lines["retransmissions"]
-    assert "1.111" in lines["plane balance (max/min)"]
+    assert lines["of packets"].split()[-2:] == ["12.50", "%"]
+    assert "1.111" in lines["plane balance"]
     assert "tasks unfinished" not in text
+    assert text.splitlines()[-1] == "worst link of roce: T0 2 -> NIC 1, plane 0"
 
 
 def test_an_unknown_phase_is_named():
