@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.topology.model import Topology
+from farstep.fabric.topology.routes import RouteTable
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -40,25 +41,7 @@ def engine_columns(topology: Topology) -> Columns:
     reach each other left out), then, if `via_switch` is not empty, which of those switches to visit first, then at
     each hop which link of the set. `num_planes`, `num_nics`: int64 `[1]`. `via_switch`: int32.
     """
-    routes = topology.routes()
     ports = topology.ports
-    sizes = np.array([block.num_sets for block in routes.blocks], np.int64)
-    block_set = np.r_[np.int64(0), np.cumsum(sizes)[:-1]]
-    tables: list[npt.NDArray[np.int32]] = []
-    block_next = []
-    starts: dict[int, int] = {}
-    total = 0
-    for block in routes.blocks:
-        if id(block.next_set) not in starts:
-            starts[id(block.next_set)] = total
-            tables.append(block.next_set.ravel())
-            total += block.next_set.size
-        block_next.append(starts[id(block.next_set)])
-    link_base = np.cumsum([0, *(len(block.set_links) for block in routes.blocks)])
-    set_offset = np.concatenate(
-        [block.set_offset[:-1] + base for block, base in zip(routes.blocks, link_base[:-1], strict=True)]
-        + [link_base[-1:]]
-    )
     link_port = np.empty(topology.num_links, np.int32)
     out_source = topology.link_source[topology.out_order]
     link_port[topology.out_order] = np.arange(topology.num_links) - topology.out_offset[out_source]
@@ -84,15 +67,47 @@ def engine_columns(topology: Topology) -> Columns:
         "port_link": (ports.link, np.int32),
         "port_plane": (ports.plane, np.int16),
         "port_switch": (ports.switch, np.int32),
-        "node_block": (routes.node_block, np.int16),
-        "node_row": (routes.node_row, np.int32),
-        "node_column": (routes.node_column, np.int32),
-        "block_next": (block_next, np.int64),
-        "block_columns": ([block.next_set.shape[1] for block in routes.blocks], np.int32),
-        "block_set": (block_set, np.int64),
-        "next_set": (np.concatenate(tables), np.int32),
-        "set_offset": (set_offset, np.int64),
-        "set_links": (np.concatenate([block.set_links for block in routes.blocks]), np.int32),
         "via_switch": (via, np.int32),
     }
+    return _contiguous(columns) | route_columns(topology.routes())
+
+
+def route_columns(routes: RouteTable) -> Columns:
+    """Returns the arrays of `engine_columns` that say routes, of any table: to replace them when routing reacts.
+
+    Ports of NICs stay as they are: a port that routing found dead is not left out of the pairs of ports.
+    """
+    sizes = np.array([block.num_sets for block in routes.blocks], np.int64)
+    block_set = np.r_[np.int64(0), np.cumsum(sizes)[:-1]]
+    tables: list[npt.NDArray[np.int32]] = []
+    block_next = []
+    starts: dict[int, int] = {}
+    total = 0
+    for block in routes.blocks:
+        if id(block.next_set) not in starts:
+            starts[id(block.next_set)] = total
+            tables.append(block.next_set.ravel())
+            total += block.next_set.size
+        block_next.append(starts[id(block.next_set)])
+    link_base = np.cumsum([0, *(len(block.set_links) for block in routes.blocks)])
+    set_offset = np.concatenate(
+        [block.set_offset[:-1] + base for block, base in zip(routes.blocks, link_base[:-1], strict=True)]
+        + [link_base[-1:]]
+    )
+    return _contiguous(
+        {
+            "node_block": (routes.node_block, np.int16),
+            "node_row": (routes.node_row, np.int32),
+            "node_column": (routes.node_column, np.int32),
+            "block_next": (block_next, np.int64),
+            "block_columns": ([block.next_set.shape[1] for block in routes.blocks], np.int32),
+            "block_set": (block_set, np.int64),
+            "next_set": (np.concatenate(tables), np.int32),
+            "set_offset": (set_offset, np.int64),
+            "set_links": (np.concatenate([block.set_links for block in routes.blocks]), np.int32),
+        }
+    )
+
+
+def _contiguous(columns: dict[str, tuple[npt.ArrayLike, npt.DTypeLike]]) -> Columns:
     return {key: np.ascontiguousarray(value, dtype) for key, (value, dtype) in columns.items()}

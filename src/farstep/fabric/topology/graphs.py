@@ -185,7 +185,8 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
 
     Node attributes: `kind` (`"nic"` or `"switch"`, required), `tier`, `plane`, `site`, `group`, `latency_ns` as of
     `GraphSwitch`. Edge attributes: `rate_gbps`, `latency_ns`, `fibre_km`, `plane`, `cost`, `optical` as of
-    `GraphLink`; others are left alone. NICs are numbered in the graph's order of nodes; every node can be named by its own name.
+    `GraphLink`; others are left alone. NICs are numbered in the graph's order of nodes, and fault targets may name
+    every node as the graph does.
 
     Raises:
         ConfigError: the graph is directed, a node has no kind, two NICs are joined, or a value cannot be used.

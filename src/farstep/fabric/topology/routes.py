@@ -8,7 +8,7 @@ least significant first, say which link is taken. So an entropy value is a path,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -215,6 +215,12 @@ class RouteTable:
         from farstep.fabric.topology.walks import spread_flows
 
         return spread_flows(self, source, destination, plane)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns what a compiled engine reads of routes; see `farstep.fabric.topology.columns.route_columns`."""
+        from farstep.fabric.topology.columns import route_columns
+
+        return route_columns(self)
 
     def _check(self, source: int, destination: int, plane: int) -> None:
         last = self.topology.num_nics - 1

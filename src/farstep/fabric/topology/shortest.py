@@ -27,6 +27,9 @@ TABLE_BYTES_MAX = 4_000_000_000
 _CHUNK_WORDS = 8_000_000
 """Words gathered at once (64 MB)."""
 
+_HASHES_MAX = 8
+"""Hashes tried to tell sets apart; one in 10^13 fails."""
+
 _DIRECT_DEGREE_MAX = 12
 """Neighbours up to which sets are told apart by a table of all subsets instead of by hash."""
 
@@ -194,13 +197,27 @@ def _distinct_columns(
         keys = np.flatnonzero(is_used)
         subsets = (keys[None, :] >> np.arange(degree)[:, None] & 1).astype(np.bool_)
         return subsets, np.where(key == 0, -1, numbers[key])
-    # Sums of weights below this bound are exact, so equal columns have equal sums whatever the order of adding.
-    bound = 1 << (52 - degree.bit_length())
-    while True:
-        weights = generator.integers(1, bound, degree).astype(np.float64)
-        _, examples, which = np.unique(weights @ bits, return_index=True, return_inverse=True)
-        if np.array_equal(bits[:, examples][:, which], bits):
-            break
+    packed = np.zeros((bits.shape[1], (degree + 63) // 64 * 8), np.uint8)
+    packed[:, : (degree + 7) // 8] = np.packbits(bits, axis=0).T
+    words = packed.view(np.uint64)
+    for _ in range(_HASHES_MAX):
+        keys = _hashes(words, generator) if words.shape[1] > 1 else words[:, 0]
+        _, examples, which = np.unique(keys, return_index=True, return_inverse=True)
+        if np.array_equal(words[examples][which], words):
+            break  # no two columns share a key
+    else:
+        raise AssertionError("64-bit hashes of distinct sets of links collided again and again")
     used = bits[:, examples].any(axis=0)
     renumbered = np.where(used, np.cumsum(used) - 1, -1)
     return bits[:, examples[used]].astype(np.bool_), renumbered[which]
+
+
+def _hashes(words: _Words, generator: np.random.Generator) -> _Words:
+    """Returns a key per row of words; shifts bring high bits down, which multiplication alone never does."""
+    odd = generator.integers(0, 1 << 63, (2, words.shape[1]), np.uint64) * np.uint64(2) + np.uint64(1)
+    mixed = words ^ (words >> np.uint64(31))
+    mixed *= odd[0]
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= odd[1]
+    mixed ^= mixed >> np.uint64(32)
+    return np.asarray(mixed.sum(axis=1, dtype=np.uint64), np.uint64)
