@@ -44,9 +44,10 @@ public:
         const Packet& k = host.network().packet(number);
         const bool is_again = k.flags & (Packet::kOwn << 2);
         if (checks_order && !is_again) {
-            uint32_t& last = newest_[uint64_t{k.connection} << 16 | k.path];
-            CHECK(last == 0 || ((k.sequence - last) & 0xFFFFFF) < 0x800000, "packet %u of path %u came after %u", k.sequence, k.path, last);
-            last = k.sequence;
+            const Cargo& g = host.network().cargo(number);
+            uint32_t& last = newest_[uint64_t{g.connection} << 16 | g.path];
+            CHECK(last == 0 || ((g.sequence - last) & 0xFFFFFF) < 0x800000, "packet %u of path %u came after %u", g.sequence, g.path, last);
+            last = g.sequence;
         }
         MrcTransport::on_data(host, number);
     }

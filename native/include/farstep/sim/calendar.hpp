@@ -38,6 +38,13 @@ public:
     /// to later slots.
     template <class F>
     void drain(Slot slot, F&& f) {
+        drain_runs(slot, [&](const uint64_t* entries, size_t count) {
+            for (size_t i = 0; i < count; ++i) f(entries[i]);
+        });
+    }
+    /// The same in runs: f(entries, count).
+    template <class F>
+    void drain_runs(Slot slot, F&& f) {
         advance(slot);
         const size_t index = slot & (kNear - 1);
         Bucket b = near_[index];
@@ -47,7 +54,7 @@ public:
         if (is_turn(now_)) turn();  // only now: the last slot of the new turn has the bucket just emptied
         for (Chunk* c = b.first; c;) {
             uint64_t* const end = c->next ? c->entries + kChunkEntries : b.write;
-            for (uint64_t* e = c->entries; e != end; ++e) f(*e);
+            f(static_cast<const uint64_t*>(c->entries), static_cast<size_t>(end - c->entries));
             size_ -= static_cast<uint64_t>(end - c->entries);
             Chunk* const next = c->next;
             c->next = free_;

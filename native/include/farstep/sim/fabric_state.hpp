@@ -130,6 +130,7 @@ public:
     const PortTally& tally(uint32_t p) const noexcept { return tally_[p]; }
     const PortHealth& health(uint32_t p) const noexcept { return health_[p]; }
     VirtualArray<Port>& ports() noexcept { return ports_; }
+    void prefetch_port(uint32_t p) const noexcept { ports_.prefetch(p); }
     uint64_t* active_words() noexcept { return active_.data(); }
     size_t num_active_words() const noexcept { return active_.size(); }
     void activate(uint32_t p) noexcept { active_[p >> 6] |= 1ull << (p & 63); }

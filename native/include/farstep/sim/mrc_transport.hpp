@@ -104,12 +104,9 @@ public:
         s.connection.sender().describe(psn, sent_);
         out.packet = net_->new_packet();
         out.port = s.connection.paths().plane(ev);
+        net_->cargo(out.packet) = {c, sent_.bth.psn, sent_.tseth.timestamp, static_cast<uint16_t>(ev | out.port << kPlaneShift)};
         Packet& k = net_->packet(out.packet);
         k.route = s.routes[ev];
-        k.connection = c;
-        k.sequence = sent_.bth.psn;
-        k.stamp = sent_.tseth.timestamp;
-        k.path = static_cast<uint16_t>(ev | out.port << kPlaneShift);
         k.bytes = static_cast<uint16_t>(sent_.payload_bytes + net_->fabric().settings().overhead_bytes);
         k.flags = static_cast<uint8_t>((wire::ends_message(sent_.bth.opcode) ? kLast : 0) | (sent_.bth.ack_request ? kAsks : 0) |
                                        (sent_.bth.rtx ? kAgain : 0));
@@ -123,23 +120,24 @@ public:
     template <class Host>
     void on_data(Host& host, uint32_t number) {
         const Packet& k = net_->packet(number);
-        Row& r = rows_[k.connection];
+        const Cargo& g = net_->cargo(number);
+        Row& r = rows_[g.connection];
         if (!r.target) return;  // of a connection that is over
         TargetEnd& t = *r.target;
         const uint64_t now = t.later(host.now_ns());
         data_.bth.opcode = k.flags & kLast ? wire::Opcode::WriteLast : wire::Opcode::WriteMiddle;
-        data_.bth.psn = k.sequence;
+        data_.bth.psn = g.sequence;
         data_.bth.ack_request = k.flags & kAsks;
         data_.bth.rtx = k.flags & kAgain;
-        data_.tseth.timestamp = k.stamp;
+        data_.tseth.timestamp = g.stamp;
         data_.payload_bytes = k.bytes - net_->fabric().settings().overhead_bytes;
-        const Arrival a{t.arrival_port[k.path >> kPlaneShift], (k.flags & Packet::kMarked) != 0, 0, k.path};
+        const Arrival a{t.arrival_port[g.path >> kPlaneShift], (k.flags & Packet::kMarked) != 0, 0, g.path};
         const uint64_t placed = t.connection.receiver().counters().packets;
         const uint64_t done = t.connection.receiver().messages_done();
         t.connection.on_data(now, data_, a, regions_);
         if (t.connection.receiver().counters().packets != placed) host.note_placed(data_.payload_bytes);
-        answer(host, k.connection, r, now);
-        for (uint64_t n = t.connection.receiver().messages_done() - done; n; --n) host.on_received(k.connection);
+        answer(host, g.connection, r, now);
+        for (uint64_t n = t.connection.receiver().messages_done() - done; n; --n) host.on_received(g.connection);
     }
     template <class Host>
     void on_control(Host& host, const Control& c) {
@@ -185,7 +183,7 @@ public:
 
     void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
     void prefetch_state(uint32_t c) const noexcept { prefetch_lines(rows_[c].source, kSourceLines); }
-    void prefetch_data(const Packet& k) const noexcept { prefetch_lines(rows_[k.connection].target, kTargetLines); }
+    void prefetch_data(const Cargo& g) const noexcept { prefetch_lines(rows_[g.connection].target, kTargetLines); }
     void prefetch_control(const Control& c) const noexcept {
         if (c.to_source) prefetch_lines(rows_[c.connection].source, kSourceLines);
         else prefetch_lines(rows_[c.connection].target, kTargetLines);

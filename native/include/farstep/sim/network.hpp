@@ -43,9 +43,10 @@ public:
     };
 
     Network(const FabricColumns& c, const FabricSettings& s)
-        : fabric_(c, s), router_(c, fabric_), packets_(kMaxPackets), controls_(kMaxControls),
-          arrivals_(fabric_.total_nic_ports() + 1), rng_(s.seed ^ 0x5D1E5D1E5D1E5D1Eull), order_(s.seed + 0x0123456789ABCDEFull), marks_(s.seed + 0xFEDCBA9876543210ull),
-          xoff_(0), xon_(0), buffered_(Policy::kLossless ? c.num_links : 1), pausing_(Policy::kLossless ? c.num_links : 1) {}
+        : fabric_(c, s), router_(c, fabric_), packets_(kMaxPackets), cargo_(kMaxPackets), controls_(kMaxControls),
+          arrivals_(fabric_.total_nic_ports() + 1), turn_(c.num_links), rng_(s.seed ^ 0x5D1E5D1E5D1E5D1Eull), order_(s.seed + 0x0123456789ABCDEFull), marks_(s.seed + 0xFEDCBA9876543210ull),
+          xoff_(0), xon_(0), buffered_(Policy::kLossless ? c.num_links : 1),
+          ingress_(Policy::kLossless ? kMaxPackets : 1), pausing_(Policy::kLossless ? c.num_links : 1) {}
 
     FabricState& fabric() noexcept { return fabric_; }
     const FabricState& fabric() const noexcept { return fabric_; }
@@ -53,8 +54,12 @@ public:
     const TrafficCounters& counters() const noexcept { return counters_; }
     uint64_t in_flight() const noexcept { return packets_.live(); }
     Packet& packet(uint32_t i) noexcept { return packets_[i]; }
+    Cargo& cargo(uint32_t i) noexcept { return cargo_[i]; }
     Control& control(uint32_t i) noexcept { return controls_[i]; }
-    void prefetch_packet(uint32_t i) const noexcept { packets_.prefetch(i); }
+    void prefetch_arrival(uint32_t i) const noexcept {
+        packets_.prefetch(i);
+        cargo_.prefetch(i);
+    }
     void prefetch_control(uint32_t i) const noexcept { controls_.prefetch(i); }
     CounterRng& rng() noexcept { return rng_; }
     Calendar& events() noexcept { return events_; }
@@ -73,7 +78,8 @@ public:
         n.free = start + Tick{fabric_.kind(q).period} * kTicksPerSlot;
         if (q.flags & (Port::kDown | Port::kLossy)) [[unlikely]]
             if (is_lost_on(n.port, q)) return free_packet(number);
-        depart(number, k, n.port, q, start, n.port);
+        if constexpr (Policy::kLossless) ingress_[number] = kNone;
+        depart(number, k, n.port, q, start);
     }
     void free_packet(uint32_t number) noexcept { packets_.give(number); }
 
@@ -118,17 +124,11 @@ public:
     /// What arrives in this slot: into queues, or into the list of what NICs receive.
     const Arrival* receive(Slot slot, size_t& count) {
         num_arrivals_ = 0;
-        wire_.drain(slot, [&](uint64_t e) {
-            const auto number = static_cast<uint32_t>(e);
-            auto next = static_cast<uint32_t>(e >> 32);
-            if (next & kNicTarget) {
-                if (num_arrivals_ == arrivals_.size()) arrivals_.resize(2 * arrivals_.size());
-                arrivals_[num_arrivals_++] = {number, next & kTargetMask};
-                return;
+        wire_.drain_runs(slot, [&](const uint64_t* entries, size_t n) {
+            for (size_t i = 0; i < n; ++i) {
+                if (i + kAhead < n) prefetch_target(static_cast<uint32_t>(entries[i + kAhead] >> 32));
+                arrive(static_cast<uint32_t>(entries[i]), static_cast<uint32_t>(entries[i] >> 32), slot);
             }
-            if constexpr (Policy::kAdaptive)
-                if (next & kChoiceTarget) next = choose(number, next & kTargetMask);
-            push(number, next, slot);
         });
         counters_.delivered += num_arrivals_;
         count = num_arrivals_;
@@ -140,14 +140,29 @@ public:
     void serve(Slot slot) {
         const uint64_t draw = order_.at(slot);
         const size_t words = fabric_.num_active_words();
-        uint64_t* const active = fabric_.active_words();
-        const size_t start = static_cast<size_t>((static_cast<unsigned __int128>(draw) * words) >> 64);
+        const uint64_t* const active = fabric_.active_words();
+        size_t w = static_cast<size_t>((static_cast<unsigned __int128>(draw) * words) >> 64);
         const bool forward = draw & 1;
-        size_t w = start;
+        uint32_t* out = turn_.data();
         for (size_t n = 0; n < words; ++n) {
-            if (uint64_t word = active[w]) serve_word(w, word, slot, forward);
+            const auto base = static_cast<uint32_t>(w << 6);
+            if (forward)
+                for (uint64_t word = active[w]; word; word &= word - 1) *out++ = base + static_cast<uint32_t>(std::countr_zero(word));
+            else
+                for (uint64_t word = active[w]; word;) {
+                    const int bit = 63 - std::countl_zero(word);
+                    word ^= 1ull << bit;
+                    *out++ = base + static_cast<uint32_t>(bit);
+                }
             if (forward) w = w + 1 == words ? 0 : w + 1;
             else w = w == 0 ? words - 1 : w - 1;
+        }
+        const auto count = static_cast<size_t>(out - turn_.data());
+        Port* const ports = fabric_.ports().data();
+        for (size_t i = 0; i < std::min(count, kAhead); ++i) packets_.prefetch(ports[turn_[i]].head);
+        for (size_t i = 0; i < count; ++i) {
+            if (i + kAhead < count) packets_.prefetch(ports[turn_[i + kAhead]].head);
+            serve_port(turn_[i], ports[turn_[i]], slot);
         }
     }
     bool has_waiting() const noexcept { return waiting_ > 0; }
@@ -162,7 +177,7 @@ public:
             const uint32_t number = pop(p, q);
             ++counters_.dropped_down;
             ++fabric_.tally(p).drops;
-            forget(packets_[number]);
+            forget(number);
             free_packet(number);
         }
     }
@@ -187,16 +202,22 @@ public:
 private:
     static constexpr size_t kMaxPackets = size_t{1} << 27, kMaxControls = size_t{1} << 26;  // reserved, not resident
 
+    static constexpr size_t kAhead = 12;  // entries between asking the cache for something and using it
+
     // ---- ports -------------------------------------------------------------------------------------------------------
 
-    void serve_word(size_t w, uint64_t word, Slot slot, bool forward) {
-        Port* const base = fabric_.ports().data() + (w << 6);
-        for (uint64_t rest = word; rest; rest &= rest - 1) packets_.prefetch(base[std::countr_zero(rest)].head);
-        while (word) {
-            const int bit = forward ? std::countr_zero(word) : 63 - std::countl_zero(word);
-            word &= ~(1ull << bit);
-            serve_port(static_cast<uint32_t>(w << 6) + static_cast<uint32_t>(bit), base[bit], slot);
+    void prefetch_target(uint32_t next) const noexcept {
+        if (!(next & (kNicTarget | kChoiceTarget))) fabric_.prefetch_port(next);
+    }
+    void arrive(uint32_t number, uint32_t next, Slot slot) {
+        if (next & kNicTarget) {
+            if (num_arrivals_ == arrivals_.size()) arrivals_.resize(2 * arrivals_.size());
+            arrivals_[num_arrivals_++] = {number, next & kTargetMask};
+            return;
         }
+        if constexpr (Policy::kAdaptive)
+            if (next & kChoiceTarget) next = choose(number, next & kTargetMask);
+        push(number, next, slot);
     }
     void serve_port(uint32_t p, Port& q, Slot slot) {
         if (static_cast<int32_t>(q.free_slot - static_cast<uint32_t>(slot)) > 0) return;
@@ -213,10 +234,10 @@ private:
         ++q.packets;
         ++counters_.hops;
         if (k.bytes != fabric_.full_bytes()) [[unlikely]] fabric_.tally(p).short_bytes += fabric_.full_bytes() - k.bytes;
-        if constexpr (Policy::kLossless) forget(k);
+        if constexpr (Policy::kLossless) forget(number);
         if (q.flags & Port::kLossy) [[unlikely]]
             if (is_lost_on(p, q)) return free_packet(number);
-        depart(number, k, p, q, start_of(slot) + k.phase, p);
+        depart(number, k, p, q, start_of(slot) + k.phase);
     }
     uint32_t pop(uint32_t p, Port& q) noexcept {
         const uint32_t number = q.head;
@@ -239,21 +260,20 @@ private:
         q.tail = number;
         ++waiting_;
         if (++q.depth > q.deepest) q.deepest = q.depth;
-        if constexpr (Policy::kLossless) remember(packets_[number], slot);
+        if constexpr (Policy::kLossless) remember(number, slot);
     }
     // Puts the packet on the wire of `p` at tick `start`.
-    void depart(uint32_t number, Packet& k, uint32_t p, const Port& q, Tick start, uint32_t ingress) {
+    void depart(uint32_t number, Packet& k, uint32_t p, const Port& q, Tick start) {
         uint32_t next = q.target;
         Tick arrival = start + q.delay;
         if (!(next & kNicTarget)) {
-            if constexpr (Policy::kLossless) k.ingress = ingress;
+            if constexpr (Policy::kLossless) ingress_[number] = p;
             if (Policy::kAdaptive && (k.flags & Packet::kAdaptive)) next = kChoiceTarget | fabric_.target_node(p);
             else next = router_.step(k.route, next);
         } else if (k.bytes != fabric_.full_bytes()) [[unlikely]] {
             // A short packet is complete sooner, though not before the one ahead of it on this wire.
             arrival -= Tick{fabric_.kind(q).period} * kTicksPerSlot - fabric_.wire_ticks(p, k.bytes);
         }
-        (void)ingress;
         k.phase = static_cast<uint8_t>(arrival);
         wire_.append(slot_of(arrival), uint64_t{next} << 32 | number);
     }
@@ -309,10 +329,11 @@ private:
         charge(hop, bytes);
         if (!lost) {
             Control c{};
-            c.connection = k.connection;
+            const Cargo& g = cargo_[number];
+            c.connection = g.connection;
             c.kind = Control::kTrimmed;
             c.nic = fabric_.target_node(hop);
-            c.put(Trimmed{k.sequence, k.stamp, k.path, k.bytes, k.flags, hop == p});
+            c.put(Trimmed{g.sequence, g.stamp, g.path, k.bytes, k.flags, hop == p});
             deliver_control(at, c);
         } else {
             ++counters_.control_lost;
@@ -357,19 +378,21 @@ private:
 
     // ---- lossless: what each feeding port has in the buffers of the switch it feeds ------------------------------------
 
-    void remember(const Packet& k, Slot slot) {
+    void remember(uint32_t number, Slot slot) {
         if constexpr (Policy::kLossless) {
-            if (++buffered_[k.ingress] < xoff_ || pausing_[k.ingress]) return;
-            pausing_[k.ingress] = 1;
+            const uint32_t from = ingress_[number];
+            if (++buffered_[from] < xoff_ || pausing_[from]) return;
+            pausing_[from] = 1;
             ++counters_.pauses;
-            events_.append(slot + pause_slots(k.ingress), event(Happening::Pause, k.ingress));
+            events_.append(slot + pause_slots(from), event(Happening::Pause, from));
         }
     }
-    void forget(const Packet& k) {
+    void forget(uint32_t number) {
         if constexpr (Policy::kLossless) {
-            if (--buffered_[k.ingress] > xon_ || !pausing_[k.ingress]) return;
-            pausing_[k.ingress] = 0;
-            events_.append(now_slot_ + pause_slots(k.ingress), event(Happening::Resume, k.ingress));
+            const uint32_t from = ingress_[number];
+            if (--buffered_[from] > xon_ || !pausing_[from]) return;
+            pausing_[from] = 0;
+            events_.append(now_slot_ + pause_slots(from), event(Happening::Resume, from));
         }
     }
     Slot pause_slots(uint32_t p) const noexcept {
@@ -399,16 +422,18 @@ private:
     FabricState fabric_;
     Router router_;
     Pool<Packet> packets_;
+    VirtualArray<Cargo> cargo_;
     Pool<Control> controls_;
     Calendar wire_, events_;
     std::vector<Arrival> arrivals_;
+    std::vector<uint32_t> turn_;
     size_t num_arrivals_ = 0;
     CounterRng rng_, order_, marks_;
     TrafficCounters counters_;
     uint64_t waiting_ = 0;
     Slot now_slot_ = 0;  // of the step under way
     uint32_t xoff_, xon_;
-    VirtualArray<uint32_t> buffered_;
+    VirtualArray<uint32_t> buffered_, ingress_;  // by port; by packet
     VirtualArray<uint8_t> pausing_;
 };
 

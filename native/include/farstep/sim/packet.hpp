@@ -7,21 +7,25 @@
 
 namespace farstep::sim {
 
-/// Half a cache line; it stays where it is while queues and calendars pass its number around.
+/// What the ports on a packet's way need of it. It stays where it is while queues and calendars pass its number around.
 struct Packet {
     enum Flag : uint8_t { kMarked = 1, kAdaptive = 2, kOwn = 4 };  // bits from kOwn on belong to the transport
     uint64_t route;        // what is left of it; see Route
     uint32_t next;         // the packet behind it in the queue
-    uint32_t connection;
-    uint32_t sequence;     // the next four belong to the transport
-    uint16_t stamp;
-    uint16_t path;
     uint16_t bytes;        // on the wire
     uint8_t flags;
     uint8_t phase;         // ticks beyond the slot
-    uint32_t ingress;      // lossless fabrics: the port it came by
 };
-static_assert(sizeof(Packet) == 32);
+static_assert(sizeof(Packet) == 16);
+
+/// What its ends need of it. All but the connection belongs to the transport.
+struct Cargo {
+    uint32_t connection;
+    uint32_t sequence;
+    uint16_t stamp;
+    uint16_t path;
+};
+static_assert(sizeof(Cargo) == 12);
 
 /// Ports still to be crossed: ten bits each, the next one lowest, relative to the switch it belongs to; or, for routes
 /// with more or wider hops, the top bit and an index into a table of targets.

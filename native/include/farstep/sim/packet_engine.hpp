@@ -258,10 +258,10 @@ private:
 
     void deliver(const typename Net::Arrival* a, size_t count) {
         const Tick begin = now_;
-        for (size_t i = 0; i < std::min<size_t>(2 * kAhead, count); ++i) net_.prefetch_packet(a[i].packet);
+        for (size_t i = 0; i < std::min<size_t>(2 * kAhead, count); ++i) net_.prefetch_arrival(a[i].packet);
         for (size_t i = 0; i < count; ++i) {
-            if (i + 2 * kAhead < count) net_.prefetch_packet(a[i + 2 * kAhead].packet);
-            if (i + kAhead < count) transport_->prefetch_data(net_.packet(a[i + kAhead].packet));
+            if (i + 2 * kAhead < count) net_.prefetch_arrival(a[i + 2 * kAhead].packet);
+            if (i + kAhead < count) transport_->prefetch_data(net_.cargo(a[i + kAhead].packet));
             now_ = begin + net_.packet(a[i].packet).phase;
             transport_->on_data(*this, a[i].packet);
             net_.free_packet(a[i].packet);

@@ -17,13 +17,14 @@
 //   template <class Host> void post(Host&, uint32_t c, uint64_t bytes);      at most kMaxMessage_bytes, maybe 0
 //   template <class Host> bool poll(Host&, uint32_t c, uint64_t now_ns, uint32_t free_ports, Departure&);
 //       next data packet for one of the NIC ports in the mask; false: nothing now, and the engine asks again only after
-//       host.wake(c). The packet comes from host.network().new_packet(); the transport sets all fields but next and phase.
+//       host.wake(c). The packet comes from host.network().new_packet(); the transport sets its cargo(), and of the
+//       packet() the route, the bytes and its own flags (all others 0).
 //   template <class Host> void on_data(Host&, uint32_t number);      a whole packet arrived (the engine frees it)
 //   template <class Host> void on_control(Host&, const Control&);    also what is left of trimmed packets
 //   template <class Host> void on_timer(Host&, uint32_t timer);      timers are numbered 2 c (source) and 2 c + 1 (target)
 //   template <class Host> void on_nic_port(Host&, uint32_t nic, uint32_t ordinal, bool up, bool own);
 //       a NIC learned that its own port (or, later, one of a peer's) went down or came back
-//   void prefetch_poll(uint32_t c); void prefetch_data(const Packet&); void prefetch_control(const Control&);  may do nothing
+//   void prefetch_poll(uint32_t c); void prefetch_data(const Cargo&); void prefetch_control(const Control&);  may do nothing
 //   FlowCounters counters(uint32_t c) const;      totals of a connection so far
 //   std::string waits_for(uint32_t c, uint64_t now_ns) const;    for the watchdog, in words
 //   template <class F> void take_events(F&&);     changes of path states since the last call: f(PathEvent)

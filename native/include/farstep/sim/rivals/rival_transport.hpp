@@ -110,12 +110,9 @@ public:
         if (!any) return false;
         out.port = s.paths.plane(d.path);
         out.packet = net_->new_packet();
+        net_->cargo(out.packet) = {c, d.sequence, d.stamp, d.path};
         Packet& k = net_->packet(out.packet);
         k.route = s.routes[Adaptive ? out.port : d.path];
-        k.connection = c;
-        k.sequence = d.sequence;
-        k.stamp = d.stamp;
-        k.path = d.path;
         k.bytes = d.bytes;
         k.flags = static_cast<uint8_t>((Adaptive ? Packet::kAdaptive : 0) | d.flags * Packet::kOwn);
         return true;
@@ -126,8 +123,9 @@ public:
     template <class Host>
     void on_data(Host& host, uint32_t number) {
         const Packet& k = net_->packet(number);
-        const RivalData d{k.sequence, k.stamp, k.path, k.bytes, static_cast<uint8_t>(k.flags / Packet::kOwn)};
-        arrive(host, k.connection, d, {(k.flags & Packet::kMarked) != 0, false, false});
+        const Cargo& g = net_->cargo(number);
+        const RivalData d{g.sequence, g.stamp, g.path, k.bytes, static_cast<uint8_t>(k.flags / Packet::kOwn)};
+        arrive(host, g.connection, d, {(k.flags & Packet::kMarked) != 0, false, false});
     }
     template <class Host>
     void on_control(Host& host, const Control& c) {
@@ -184,7 +182,7 @@ public:
 
     void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
     void prefetch_state(uint32_t c) const noexcept { prefetch_lines(rows_[c].state); }
-    void prefetch_data(const Packet& k) const noexcept { prefetch_lines(rows_[k.connection].state); }
+    void prefetch_data(const Cargo& g) const noexcept { prefetch_lines(rows_[g.connection].state); }
     void prefetch_control(const Control& c) const noexcept { prefetch_lines(rows_[c.connection].state); }
 
     // ---- figures -----------------------------------------------------------------------------------------------------
