@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 from farstep.fabric.errors import ConfigError
+from farstep.sim.run import simulate
 from farstep.sim.scenario import default_scenario, dump_toml, load_scenario, parse_scenario
 
 SMALL = """
@@ -68,6 +69,16 @@ def test_steps_start_and_repeat_as_told():
     assert [int(table.tag[table.job == job].max()) + 1 for job in (0, 1)] == [2, 3]
     roots = (table.job == 1) & (table.tag == 0) & (table.dep_offset[1:] == table.dep_offset[:-1])
     assert set(table.start_ns[roots].tolist()) == {7_000}
+
+
+def test_a_job_in_the_background_counts_in_no_time():
+    healthy = SMALL.partition("[[faults]]")[0]
+    scenario = parse(healthy, **{"run.level": "flow", "workload[1].background": True})
+    result = simulate(scenario)
+    assert set(result.tasks.tag[result.tasks.job == 1].tolist()) == {-1}
+    assert result.flow_time.count == 8
+    assert len(result.step_times_ns()) == 1
+    assert len(result.flow_times_ns(job="reduce")) == 8 * 14
 
 
 def test_one_workload_needs_no_double_brackets():

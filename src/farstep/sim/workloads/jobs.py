@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.ranks import Nics, positive, to_nics
 
-__all__ = ["PLACEMENTS", "Placer", "delayed", "repeat"]
+__all__ = ["PLACEMENTS", "Placer", "delayed", "in_background", "repeat"]
 
 PLACEMENTS = ("packed", "spread", "random")
 """Policies by name; a list of NICs is the fourth."""
@@ -128,3 +128,8 @@ def delayed(table: TaskTable, start_ns: int) -> TaskTable:
     """The same tasks, none of which starts before `start_ns` more than it would."""
     is_root = np.diff(table.dep_offset) == 0
     return replace(table, start_ns=np.where(is_root | (table.start_ns > 0), table.start_ns + start_ns, 0))
+
+
+def in_background(table: TaskTable) -> TaskTable:
+    """The same tasks as part of no step."""
+    return replace(table, tag=np.full(len(table), -1, np.int32))

@@ -60,6 +60,8 @@ class _Job(Table):
     """whether all NICs wait for each other between steps"""
     gap_us: Microseconds = 0.0
     """time between steps"""
+    background: bool = False
+    """whether the job only fills the network: its flows count in no flow or step time"""
 
     def num_ranks(self, free: int, folder: Path) -> int | None:
         """Ranks the job needs; None: as many as there are NICs free."""
@@ -90,6 +92,8 @@ class _Job(Table):
         table = jobs.repeat(table, self.repeat or repeat, barrier=self.barrier, gap_ns=gap_ns)
         if self.start_us:
             table = jobs.delayed(table, round(self.start_us * NS_PER_US))
+        if self.background:
+            table = jobs.in_background(table)
         return table.renamed(job_names=[self.name or str(getattr(self, "kind", "job"))])
 
 
