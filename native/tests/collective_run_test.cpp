@@ -56,6 +56,7 @@ public:
     bool pop_immediate(uint32_t peer, uint32_t& value) noexcept override;
     uint64_t completed(uint32_t peer) noexcept override;
     bool is_open(uint32_t) noexcept override { return is_alive; }
+    uint64_t waiting(uint32_t peer) noexcept override;
     bool is_alive = true;
 
 private:
@@ -151,6 +152,7 @@ bool RankAccess::pop_immediate(uint32_t peer, uint32_t& value) noexcept {
     q.pop_front();
     return true;
 }
+uint64_t RankAccess::waiting(uint32_t peer) noexcept { return world_.channel(rank_, peer).wire.size(); }
 uint64_t RankAccess::completed(uint32_t peer) noexcept { return world_.channel(rank_, peer).completed; }
 
 /// Collects the transfers of one rank and numbers chunks and turns, as compile_plan does in Python.
@@ -286,6 +288,20 @@ void check(World& w, Rank& r, uint32_t rank, const std::vector<Job>& jobs) {
     w.forget(rank, r.key);
 }
 
+/// What has its turn waits in the run, not in the connection, once enough is there; and nothing waits without reason.
+void check_held_back(World& w, Rank& r, uint32_t rank, const Job& job) {
+    RankAccess& access = w.access(rank);
+    require(!r.run->is_hungry(access), "advance posts all it may", rank);
+    if (job.kind != 0) return;
+    const uint32_t tag = (r.next & 0xFF) << kCheckBits | (r.next * 77 & 0x3FF);
+    for (uint32_t peer = 0; peer < w.size(); ++peer) {
+        uint64_t data = 0;
+        for (const Wire& x : w.channel(rank, peer).wire)
+            data += x.write.immediate >> 31 == 0 && (x.write.immediate & kTagMask) == tag;
+        require(data <= 2, "chunks waiting in a connection", data);
+    }
+}
+
 void run_round(uint32_t size) {
     World w(size);
     const bool is_power = (size & (size - 1)) == 0;
@@ -300,7 +316,9 @@ void run_round(uint32_t size) {
         const bool delivered = next_random() % 3 && w.deliver_one();
         const uint32_t r = static_cast<uint32_t>(next_random() % size);
         Rank& rank = ranks[r];
-        if (rank.run && rank.run->advance(w.access(r))) {
+        const bool is_through = rank.run && rank.run->advance(w.access(r));
+        if (rank.run && !is_through) check_held_back(w, rank, r, jobs[rank.next]);
+        if (is_through) {
             check(w, rank, r, jobs);
             rank.run.reset();
             if (++rank.next < jobs.size()) start(w, rank, r, jobs);

@@ -281,11 +281,20 @@ public:
     bool advance(LoopAccess& loop) noexcept override {
         if (status_ != Status::Running) return true;
         if (!is_started_) start(loop);
-        for (uint32_t i = 0; i < states_.size(); ++i) take_in(loop, i);
+        for (uint32_t i = 0; i < states_.size(); ++i) {
+            take_in(loop, i);
+            if (states_[i].is_held) queue(i);
+        }
         progress(loop);
         if (status_ == Status::Running && remaining_ == 0 && is_acknowledged(loop)) finish();
         if (status_ == Status::Running) look_for_failures(loop);
         return status_ != Status::Running;
+    }
+
+    bool is_hungry(LoopAccess& loop) noexcept override {
+        return status_ == Status::Running && std::any_of(states_.begin(), states_.end(), [&](const State& s) {
+                   return s.is_held && loop.waiting(s.link->connection()) < kWaitingMax;
+               });
     }
 
     Status status() const noexcept { return status_; }
@@ -303,12 +312,16 @@ public:
 
 private:
     static constexpr uint32_t kEagerCreditBatch = 8, kDirectCreditBatch = 2;
+    // Chunks wait here rather than in the connection's queue: one that is posted has its slot, and slots that are used
+    // again soon stay in the receiver's cache. Two keep the connection busy while the loop comes round.
+    static constexpr uint64_t kWaitingMax = 2;
 
     struct State {
         CollectiveLink* link;
         const LinkPlan* plan;
         size_t sent = 0, received = 0;
         bool is_queued = false;
+        bool is_held = false;  // something could be posted, but enough waits to leave
     };
 
     void start(LoopAccess& loop) noexcept {
@@ -397,9 +410,12 @@ private:
 
     void send(LoopAccess& loop, uint32_t i) noexcept {
         State& s = states_[i];
+        s.is_held = false;
         while (s.sent < s.plan->sends.size()) {
             const ChunkAccess& a = s.plan->sends[s.sent];
             if (turns_[a.chunk] != a.turn) return;
+            s.is_held = !plan_.is_eager && loop.waiting(s.link->connection()) >= kWaitingMax;
+            if (s.is_held) return;
             const MemorySpace& space = a.is_fresh ? source_ : work_;
             bool is_posted;
             if (a.is_placed) {

@@ -1,5 +1,5 @@
-// The endpoint on real sockets: one thread, one lock, one epoll set. This file, sleeper.hpp and udp_socket.hpp make all system
-// calls.
+// The endpoint on real sockets: one thread, one lock, one epoll set. This file, sleeper.hpp, processor_choice.hpp and
+// udp_socket.hpp make all system calls.
 //
 // The loop thread holds the lock while it works and gives it up before it sleeps; a caller that posts while the thread
 // sleeps sends its first packets itself, so that a small message costs no thread switch. Nothing here knows of Python.
@@ -20,6 +20,7 @@
 
 #include "farstep/endpoint.hpp"
 #include "farstep/loop_task.hpp"
+#include "farstep/processor_choice.hpp"
 #include "farstep/sleeper.hpp"
 #include "farstep/udp_socket.hpp"
 
@@ -58,6 +59,7 @@ public:
     void close_descriptors() noexcept {
         ports_.clear();
         sleeper_.close();
+        processor_.close();
     }
 
     static uint64_t now_ns() noexcept {
@@ -84,6 +86,7 @@ public:
         changed_.wait(l, [this] { return waiters_ == 0; });
         for (Port& p : ports_) p.close();
         sleeper_.stop();
+        processor_.close();
     }
 
     // ---- commands, all thread-safe -------------------------------------------------------------------------------------
@@ -369,6 +372,12 @@ private:
             Connection* c = l_.core_.connection(connection);
             return c && c->is_open();
         }
+        uint64_t waiting(uint32_t connection) noexcept override {
+            Connection* c = l_.core_.connection(connection);
+            if (!c) return 0;
+            const SendQueue& q = c->sender().queue();
+            return q.posted() - q.next_message() + l_.peers_[connection].backlog.size();
+        }
 
     private:
         EventLoop& l_;
@@ -398,6 +407,12 @@ private:
         if (std::erase_if(tasks_, [&](LoopTask* t) { return t->advance(access); })) task_done_.notify_all();
     }
 
+    bool has_hungry_task() {
+        if (tasks_.empty()) return false;
+        TaskAccess access(*this);
+        return std::any_of(tasks_.begin(), tasks_.end(), [&](LoopTask* t) { return t->is_hungry(access); });
+    }
+
     void enqueue(uint32_t i, const WriteRequest& r) {
         Peer& peer = peers_[i];
         if (!peer.backlog.empty() || !core_.post(now_ns(), i, r)) peer.backlog.push_back(r);
@@ -425,7 +440,7 @@ private:
     bool after_post() {
         if (!sleeping_) return false;
         const uint64_t now = now_ns();
-        if (transmit(now, kMaxBursts)) return true;
+        if (transmit(now, kMaxBursts) || has_hungry_task()) return true;
         sleeper_.arm(now, core_.poll_timeout(now));
         return false;
     }
@@ -438,8 +453,12 @@ private:
             const bool more = turn();
             sleeping_ = !more;
             mutex_.unlock();
-            if (more) yield_to_callers();
-            else sleeper_.sleep();
+            if (more) {
+                yield_to_callers();
+            } else {
+                sleeper_.sleep();
+                processor_.after_sleep(now_ns(), moved_bytes_);
+            }
             mutex_.lock();
             sleeping_ = false;
         }
@@ -461,7 +480,7 @@ private:
         refill(now);
         more |= transmit(now, kMaxBursts);
         const bool has_late_progress = core_.take_progress();
-        if (has_late_progress && !tasks_.empty()) {
+        if ((has_late_progress && !tasks_.empty()) || has_hungry_task()) {
             advance_tasks();
             more = true;
         }
@@ -469,6 +488,7 @@ private:
             ++change_number_;
             if (waiters_) changed_.notify_all();
         }
+        moved_bytes_ = core_.counters().tx_bytes + core_.counters().rx_bytes;
         const uint64_t next = core_.poll_timeout(now);
         if (next <= now) more = true;
         if (!more) {
@@ -543,6 +563,8 @@ private:
     TxBurst burst_;
     std::deque<PathEvent> path_events_;
     Sleeper sleeper_;
+    ProcessorChoice processor_;
+    uint64_t moved_bytes_ = 0;  // of the thread alone: what processor_ goes by
     pid_t owner_pid_;
     std::mutex mutex_;
     std::condition_variable changed_, task_done_;

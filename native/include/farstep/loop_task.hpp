@@ -29,6 +29,8 @@ public:
     /// Number of writes of a connection that are acknowledged.
     virtual uint64_t completed(uint32_t connection) noexcept = 0;
     virtual bool is_open(uint32_t connection) noexcept = 0;
+    /// Number of writes of a connection that have not wholly left yet.
+    virtual uint64_t waiting(uint32_t connection) noexcept = 0;
 };
 
 class LoopTask {
@@ -36,6 +38,8 @@ public:
     virtual ~LoopTask() = default;
     /// Goes on as far as it can. True when there is nothing left to do, for better or worse.
     virtual bool advance(LoopAccess& loop) noexcept = 0;
+    /// Whether advance() would post what it has held back because enough was waiting to leave.
+    virtual bool is_hungry(LoopAccess& loop) noexcept = 0;
 };
 
 }  // namespace farstep
