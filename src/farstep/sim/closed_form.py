@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class MessageTimes:
         wire_ns_per_byte: float64 (pairs,), time per byte on one path, added up over its hops.
         slowest_ns_per_byte: float64 (pairs,), the same on the slowest hop alone.
         lanes: float64 (pairs,), planes a message is spread over.
+        answers: bytes of acknowledgements that share a wire with each byte of data: what NICs receive meanwhile.
     """
 
     settings: FlowSettings
@@ -67,6 +68,7 @@ class MessageTimes:
     wire_ns_per_byte: FloatArray
     slowest_ns_per_byte: FloatArray
     lanes: FloatArray
+    answers: float = 0.0
 
     @classmethod
     def between(
@@ -112,11 +114,15 @@ class MessageTimes:
             spread.astype(np.float64),
         )
 
+    def two_way(self) -> MessageTimes:
+        """The same for NICs that receive as much as they send, and so acknowledge on the wires they send on."""
+        return replace(self, answers=self.settings.answer_share)
+
     def sending_ns(self, size_bytes: ArrayLike) -> FloatArray:
         """Time the source's ports are busy with a message: what keeps the next one waiting."""
         size = np.asarray(size_bytes, np.float64)
         packets = np.ceil(size / self.settings.payload_bytes)
-        wire = size + packets * self.settings.overhead_bytes
+        wire = (size + packets * self.settings.overhead_bytes) * (1.0 + self.answers)
         return np.asarray(wire * self.slowest_ns_per_byte / self.lanes, np.float64)
 
     def time_ns(self, size_bytes: ArrayLike) -> FloatArray:
@@ -189,7 +195,7 @@ def ring_pass_ns(
     if steps <= 0:
         return 0.0
     size = np.broadcast_to(np.asarray(block_bytes, np.float64), times.latency_ns.shape)
-    slowest = 0.0
+    times, slowest = times.two_way(), 0.0
     for block in np.unique(size[size > 0]):
         around = chain_sums_ns(times.time_ns(block) + step_delay_ns, steps)
         slowest = max(slowest, float(around[size == block].max()) - step_delay_ns)
@@ -263,10 +269,12 @@ def recursive_doubling_ns(
 ) -> float:
     """Time of recursive doubling: `log2 n` exchanges of the whole vector, and two more unless n is a power of 2.
 
+    In an exchange both sides send and receive.
+
     The slowest pair stands for each round: an upper bound where pairs differ.
     """
     rounds = math.floor(math.log2(members)) + (0 if members & (members - 1) == 0 else 2)
-    return _rounds_ns(times, size_bytes, rounds, step_delay_ns)
+    return _rounds_ns(times.two_way(), size_bytes, rounds, step_delay_ns)
 
 
 def _rounds_ns(times: MessageTimes, size_bytes: int, rounds: int, step_delay_ns: float) -> float:
@@ -286,6 +294,7 @@ def all_to_all_ns(times: MessageTimes, block_bytes: int, *, members: int) -> flo
     """
     if members < 2:
         return 0.0
+    times = times.two_way()
     busy = float(times.sending_ns(block_bytes).max())
     rest = float((times.time_ns(block_bytes) - times.sending_ns(block_bytes)).max())
     return (members - 1) * busy + rest

@@ -21,7 +21,14 @@ from farstep.sim.flow.symmetric import ring_time_ns
 from farstep.sim.workloads.collectives import collective, hierarchical_all_reduce, ring_all_reduce
 from farstep.sim.workloads.patterns import all_to_all, incast
 
-SMALL = FlowSettings(payload_bytes=4086, overhead_bytes=64, ack_bytes=64, completion="sender", collisions=0.0)
+SMALL = FlowSettings(
+    payload_bytes=4086,
+    overhead_bytes=64,
+    ack_bytes=64,
+    ack_every_bytes=None,
+    completion="sender",
+    collisions=0.0,
+)
 """Packets of 4,150 bytes of which 64 are headers."""
 
 
@@ -140,6 +147,16 @@ def test_hierarchical_all_reduce(tree):
     run = FlowSimulator(tree, SMALL).run(hierarchical_all_reduce(groups, size))
     # The pieces of a shard overlap their phases, which the formula does not.
     assert run.duration_ns == pytest.approx(closed, rel=0.1)
+
+
+def test_acknowledgements_share_the_wires_of_those_who_also_send(tree):
+    settings = FlowSettings(payload_bytes=4096, overhead_bytes=0, ack_bytes=164, ack_every_bytes=16_384)
+    assert settings.answer_share == pytest.approx(0.01, rel=0.002)
+    times = MessageTimes.between(tree, *ring_pairs([0, 1, 2]), settings)
+    slower = ring_pass_ns(times, 4_096_000, 1) - float(times.time_ns(4_096_000)[0])
+    assert slower == pytest.approx(0.01 * 4_096_000 * 0.08, rel=0.01)
+    run = FlowSimulator(tree, settings).run(ring_all_reduce([0, 1, 2], 3 * 4_096_000))
+    assert run.duration_ns == pytest.approx(ring_all_reduce_ns(times, 3 * 4_096_000), rel=1e-4)
 
 
 def test_trees_count_their_rounds(tree):

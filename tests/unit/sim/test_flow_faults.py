@@ -6,7 +6,7 @@ from farstep.sim.faults import LinkAction
 from farstep.sim.flow import FlowFaultError, FlowSettings, FlowSimulator, FlowsStalled, settings_for
 from farstep.sim.tasks import TaskTable
 
-PLAIN = {"payload_bytes": 1000, "overhead_bytes": 0, "collisions": 0.0}
+PLAIN = {"payload_bytes": 1000, "overhead_bytes": 0, "collisions": 0.0, "ack_every_bytes": None}
 SPRAYED = FlowSettings(**PLAIN, detection_ns=10_000.0, restore_ns=20_000.0)
 ROUTED = FlowSettings(**PLAIN, spreading="hash", failover="reconverge", reconvergence_ns=500_000.0)
 

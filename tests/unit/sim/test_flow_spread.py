@@ -113,7 +113,7 @@ def test_hashed_paths_are_spread_like_sprayed_ones(fabric):
 
 def network_of(fabric, source, target, faults=(), **changes):
     tasks = TaskTable.from_columns(source=source, target=target, size_bytes=1000)
-    settings = FlowSettings(collisions=0.0, detection_ns=0.0, **changes)
+    settings = FlowSettings(collisions=0.0, detection_ns=0.0, ack_every_bytes=None, **changes)
     plan = FlowPlan.of(tasks, settings, 0)
     return plan, FlowNetwork(fabric, plan, faults)
 

@@ -69,6 +69,7 @@ class FlowNetwork:
         self.table = BundleTable(topology.num_links)
         self._view = RoutingView(topology, topology.routes())
         self._carried = np.zeros(0)
+        self._for_data = self._rate_for_data()
         self.link_bits = np.zeros(topology.num_links)
         self.reroute()
 
@@ -94,6 +95,15 @@ class FlowNetwork:
         self._carried = np.zeros(len(self.table))
         self.reload()
 
+    def _rate_for_data(self) -> FloatArray:
+        """Part of each link's rate that acknowledgements leave: NICs that send and receive answer on the same wire."""
+        topology, plan = self.topology, self.plan
+        does_both = np.zeros(topology.num_nodes, np.bool_)
+        real = plan.row_source >= 0
+        does_both[np.intersect1d(plan.row_source[real], plan.row_target[real])] = True
+        answered = does_both[topology.link_source] | does_both[topology.link_target]
+        return np.where(answered, 1.0 / (1.0 + plan.settings.answer_share), 1.0)
+
     def _is_at_nic(self) -> NDArray[np.bool_]:
         topology = self.topology
         return np.asarray(
@@ -104,7 +114,7 @@ class FlowNetwork:
         """Sets capacities and what depends on them, after rates or losses changed."""
         rows, settings, state = self.rows, self.plan.settings, self.state
         bundles, inverse = np.unique(rows.bundle, return_inverse=True)
-        found = constraints_of(self.table, bundles, state.rates_gbps())
+        found = constraints_of(self.table, bundles, state.rates_gbps() * self._for_data)
         self._set_matrix(found, inverse)
         self.width = found.width
         self.packet_ns = self._packet_bits() / np.maximum(found.rate_gbps, RATE_GBPS_MIN)
@@ -195,6 +205,8 @@ class FlowNetwork:
         self._carried[:] = 0.0
 
     def link_bytes(self) -> IntArray:
-        """Bytes each link carried, headers counted, int64 (links,)."""
+        """Bytes each link carried, headers and the acknowledgements of its other direction counted, int64 (links,)."""
         self._flush()
-        return np.rint(self.link_bits / BITS_PER_BYTE).astype(np.int64)
+        other = self.link_bits[np.arange(len(self.link_bits)) ^ 1]
+        bits = self.link_bits + self.plan.settings.answer_share * other
+        return np.asarray(np.rint(bits / BITS_PER_BYTE), np.int64)

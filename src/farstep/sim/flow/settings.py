@@ -35,7 +35,9 @@ class FlowSettings:
     overhead_bytes: int = 166
     """Everything else a packet takes on the wire, preamble and gap included (mrc: IPv6, SRv6, UDP, BTH, iCRC)."""
     ack_bytes: int = 178
-    """Wire size of an acknowledgement, which counts when `completion` is `sender`."""
+    """Wire size of an acknowledgement."""
+    ack_every_bytes: int | None = 16_384
+    """Payload after which receivers acknowledge; None: acknowledgements take nothing of the wire."""
     host_latency_ns: float = 0.0
     """Added to each flow: from posting it to its first bit, and from its last bit to its completion."""
     completion: Done = "receiver"
@@ -93,9 +95,13 @@ class FlowSettings:
             if valid and all(isinstance(choice, str) for choice in valid) and value not in valid:
                 raise FlowSettingsError(f"{name} = {value!r}; valid: {', '.join(valid)}")
 
-    def packets_of(self, size_bytes: int) -> int:
-        """Packets of a message."""
-        return -(-size_bytes // self.payload_bytes)
+    @property
+    def answer_share(self) -> float:
+        """Bytes on the wire that answer a byte of data on the wire."""
+        if self.ack_every_bytes is None:
+            return 0.0
+        every = max(self.ack_every_bytes, self.payload_bytes)
+        return self.ack_bytes / (every * (1.0 + self.overhead_bytes / self.payload_bytes))
 
     def updated(self, changes: Mapping[str, Any]) -> FlowSettings:
         """Returns these settings with some of them changed.
@@ -114,6 +120,7 @@ _LOWEST: dict[str, float] = {
     "payload_bytes": 1,
     "overhead_bytes": 0,
     "ack_bytes": 0,
+    "ack_every_bytes": 1,
     "host_latency_ns": 0,
     "paths": 1,
     "detection_ns": 0,
@@ -130,7 +137,7 @@ _LOWEST: dict[str, float] = {
 }
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(balancing=0.8, collisions=0.38),
+    "mrc": FlowSettings(balancing=0.8, collisions=0.34),
     "uet-oblivious": FlowSettings(failover="none", balancing=0.5, collisions=1.1),
     "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
     "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
@@ -141,7 +148,9 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
     ),
     "roce": FlowSettings(spreading="hash", failover="reconverge", loss_response="go_back_n"),
     "tcp": FlowSettings(spreading="hash", failover="reconverge"),
-    "ideal": FlowSettings(collisions=0.0, backoff=0.0, detection_ns=0.0, restore_ns=0.0),
+    "ideal": FlowSettings(
+        ack_every_bytes=None, collisions=0.0, backoff=0.0, detection_ns=0.0, restore_ns=0.0
+    ),
 }
 """Settings by transport.
 
@@ -168,6 +177,7 @@ _KNOBS: Mapping[str, str] = {
     "host_latency_us": "host_latency_ns",
     "window_bytes": "window_bytes",
     "remap_us": "remap_ns",
+    "sack_bytes": "ack_every_bytes",
     "reconvergence_us": "reconvergence_ns",
 }
 """Knobs of a scenario that have a setting of their own here."""
