@@ -98,8 +98,8 @@ def test_the_scenario_shown_is_one_that_can_be_run(folder):
 
 
 def test_what_a_level_ignores_is_told(folder):
-    done = farstep("simulate", "s.toml", "--set", "transport.sack_bytes=4096", cwd=folder)
-    assert done.stderr == "note: the flow level has no use for transport.sack_bytes\n"
+    done = farstep("simulate", "s.toml", "--set", "transport.rto_us=50", cwd=folder)
+    assert done.stderr == "note: the flow level has no use for transport.rto_us\n"
 
 
 @pytest.mark.parametrize(
