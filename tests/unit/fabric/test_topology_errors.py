@@ -217,3 +217,23 @@ def test_two_nics_are_not_joined_directly():
 def test_a_network_has_a_cable():
     with pytest.raises(ConfigError, match="topology 'none' has no cable"):
         TopologyDraft(2).build("none", kind="graph")
+
+
+def test_routes_that_would_not_fit_in_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("farstep.fabric.topology.shortest.TABLE_BYTES_MAX", 10_000)
+    with pytest.raises(ConfigError, match=r"routes between 80 switches and 32 switches with NICs need"):
+        fat_tree(128).routes()
+
+
+def test_a_slip_of_a_digit_makes_no_network_of_millions():
+    with pytest.raises(ConfigError, match="groups = 1048577: makes"):
+        build_topology("dragonfly", routers_per_group=1024, nics_per_router=1024, global_links=1024)
+    with pytest.raises(ConfigError, match=r"topology has \d+ (nodes|cables) or more; valid: up to"):
+        build_topology("clos", radix=4096, planes=256)
+
+
+def test_a_nic_has_its_links_in_order_of_planes():
+    network = build_topology("clos", nics=32, planes=3)
+    assert list(network.link_plane[network.nic_links(5)]) == [0, 1, 2]
+    with pytest.raises(ConfigError, match="nic = 32: no such NIC; valid: 0 to 31"):
+        network.nic_links(32)

@@ -194,8 +194,8 @@ def _distinct_columns(
         is_used[key] = True
         is_used[0] = False
         numbers = np.cumsum(is_used) - 1
-        keys = np.flatnonzero(is_used)
-        subsets = (keys[None, :] >> np.arange(degree)[:, None] & 1).astype(np.bool_)
+        used_keys = np.flatnonzero(is_used)
+        subsets = (used_keys[None, :] >> np.arange(degree)[:, None] & 1).astype(np.bool_)
         return subsets, np.where(key == 0, -1, numbers[key])
     packed = np.zeros((bits.shape[1], (degree + 63) // 64 * 8), np.uint8)
     packed[:, : (degree + 7) // 8] = np.packbits(bits, axis=0).T
