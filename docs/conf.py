@@ -2,6 +2,10 @@ import re
 from importlib.metadata import version as version_of
 from typing import Any
 
+# Before autodoc imports them as type checkers do, which pydantic's models do not bear.
+import farstep.sim.run
+import farstep.sim.sweep  # noqa: F401
+
 project = "farstep"
 author = "The farstep developers"
 copyright = author
