@@ -426,6 +426,12 @@ class SimResult:
 
         return story_of(self)
 
+    def write_html(self, path: str | Path) -> Path:
+        """Writes a report for people, one HTML file without a network; returns its path. Needs plotly."""
+        from farstep.observe.sim_report import write_sim_report
+
+        return write_sim_report([self], path)
+
     def to_json(self, path: str | Path) -> Path:
         """Writes everything into one JSON file; returns its path."""
         from farstep.sim.storage import write_json

@@ -105,6 +105,12 @@ def test_parquet_gives_back_what_was_written(tmp_path):
     assert_same(result, SimResult.load(result.to_parquet(tmp_path / "result")))
 
 
+def test_a_result_writes_its_report(tmp_path):
+    pytest.importorskip("plotly")
+    path = small_result(level="packet", seed=1, fabric="two planes").write_html(tmp_path / "x.html")
+    assert "two planes" in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "other"}'])
 def test_what_is_no_result_is_refused(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
