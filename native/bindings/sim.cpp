@@ -201,10 +201,29 @@ public:
         const size_t n = time_ns.shape(0);
         if (kind.shape(0) != n || link.shape(0) != n || value.shape(0) != n) throw nb::value_error("columns of faults differ in length");
         for (size_t i = 0; i < n; ++i) {
-            if (kind.data()[i] > static_cast<uint8_t>(FaultKind::PortKnownUp)) throw nb::value_error("kind of a fault is out of range");
+            const auto of = static_cast<FaultKind>(kind.data()[i]);
+            if (of > FaultKind::SwitchKnowsUp || of == FaultKind::NoticeOwn || of == FaultKind::NoticePeers)
+                throw nb::value_error("kind of a fault is out of range");
             engine_->add_fault({static_cast<uint64_t>(time_ns.data()[i]), static_cast<FaultKind>(kind.data()[i]),
                                 static_cast<uint32_t>(link.data()[i]), value.data()[i]});
         }
+    }
+    void add_reroute(uint64_t time_ns, nb::dict routes) {
+        Columns in(std::move(routes), "routes");
+        FabricColumns c;
+        uint64_t sets = 0;
+        c.num_nodes = engine_->fabric().num_nodes();
+        c.node_block = in.read<int16_t>("node_block", c.num_nodes);
+        c.node_row = in.read<int32_t>("node_row", c.num_nodes);
+        c.node_column = in.read<int32_t>("node_column", c.num_nodes);
+        c.block_next = in.read<int64_t>("block_next", 0, &c.num_blocks);
+        c.block_columns = in.read<int32_t>("block_columns", c.num_blocks);
+        c.block_set = in.read<int64_t>("block_set", c.num_blocks);
+        c.next_set = in.read<int32_t>("next_set", 0, &c.next_set_size);
+        c.set_offset = in.read<int64_t>("set_offset", 1, &sets);
+        c.num_sets = sets - 1;
+        c.set_links = in.read<int32_t>("set_links", 0, &c.num_set_links);
+        engine_->add_reroute(time_ns, c);
     }
     int run(uint64_t until_ns, double max_wall_s, uint64_t stall_ns) {
         RunLimits limits{until_ns, max_wall_s, stall_ns};
@@ -342,6 +361,8 @@ void bind_sim(nb::module_& m) {
              "Columns of `engine_columns`, and settings by name; unknown names are refused.")
         .def("add_tasks", &PyPacketEngine::add_tasks, "columns"_a, "Once, before the run.")
         .def("add_faults", &PyPacketEngine::add_faults, "time_ns"_a, "kind"_a, "link"_a, "value"_a)
+        .def("add_reroute", &PyPacketEngine::add_reroute, "time_ns"_a, "routes"_a,
+             "Columns of routes that take effect then, for transports that depend on routing.")
         .def("run", &PyPacketEngine::run, "until_ns"_a, "max_wall_s"_a, "stall_ns"_a,
              "Goes on until a limit is met. 0 finished, 1 until_ns, 2 max_wall_s, 3 cancelled, 4 stalled. Without the interpreter lock.")
         .def("task_columns", &PyPacketEngine::task_columns)

@@ -17,6 +17,7 @@ public:
     virtual ~AnyEngine() = default;
     virtual void add_tasks(const TaskColumns& c) = 0;
     virtual void add_fault(const FaultAction& a) = 0;
+    virtual void add_reroute(uint64_t time_ns, const FabricColumns& routes) = 0;
     virtual RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) = 0;
     virtual void settle() = 0;
     virtual const FabricState& fabric() const = 0;
@@ -39,6 +40,7 @@ public:
     EngineOf(const FabricColumns& c, const EngineSettings& s, const typename T::Settings& t) : engine_(c, s, t) {}
     void add_tasks(const TaskColumns& c) override { engine_.add_tasks(c); }
     void add_fault(const FaultAction& a) override { engine_.add_fault(a); }
+    void add_reroute(uint64_t time_ns, const FabricColumns& routes) override { engine_.add_reroute(time_ns, routes); }
     RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) override { return engine_.run(limits, keep_going); }
     void settle() override { engine_.settle(); }
     const FabricState& fabric() const override { return engine_.network().fabric(); }

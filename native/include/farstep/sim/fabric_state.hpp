@@ -25,7 +25,7 @@ inline constexpr uint32_t kNicTarget = 1u << 31, kChoiceTarget = 1u << 30, kTarg
 
 /// The state that a packet crossing the port touches: half a cache line.
 struct Port {
-    enum Flag : uint8_t { kDown = 1, kLossy = 2, kPaused = 4, kFacesNic = 8 };
+    enum Flag : uint8_t { kDown = 1, kLossy = 2, kPaused = 4, kFacesNic = 8, kAvoided = 16 };
     uint32_t head, tail;      // packets waiting, linked through the packets
     uint16_t depth, deepest;
     uint32_t target;          // first port of the switch at the other end, or the NIC there

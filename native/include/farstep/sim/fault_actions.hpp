@@ -21,6 +21,8 @@ enum class FaultKind : uint8_t {
     PortKnownUp = 6,
     NoticeOwn = 7,   // the engine's own: the NIC itself knows
     NoticePeers = 8,
+    SwitchKnowsDown = 9,  // a switch that chooses ports packet by packet passes this one over
+    SwitchKnowsUp = 10,
 };
 
 struct FaultAction {

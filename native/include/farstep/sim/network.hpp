@@ -414,9 +414,11 @@ private:
         for (uint32_t i = 0; i < c.count; ++i) {
             const uint32_t p = c.ports[(start + i) % c.count];
             const Port& q = fabric_.port(p);
+            // A dead port's queue is empty; unless its switch knows, it draws everything.
+            if (q.flags & Port::kAvoided) continue;
             if (best == kNone || q.depth < fabric_.port(best).depth) best = p;
         }
-        return best;
+        return best == kNone ? c.ports[start] : best;
     }
 
     FabricState fabric_;

@@ -25,6 +25,7 @@
 #include "farstep/sim/fault_actions.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/nic.hpp"
+#include "farstep/sim/reroutes.hpp"
 #include "farstep/sim/series.hpp"
 #include "farstep/sim/settings.hpp"
 #include "farstep/sim/task_graph.hpp"
@@ -78,6 +79,8 @@ public:
         tasks_left_ = tasks_.size();
     }
     void add_fault(const FaultAction& a) { faults_.add(a, net_.fabric().num_ports()); }
+    /// From then on routing knows these routes; who depends on routing takes them at its next packet.
+    void add_reroute(uint64_t time_ns, const FabricColumns& routes) { reroutes_.add(time_ns, routes); }
 
     // ---- the run -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +226,7 @@ private:
         const Slot soonest = started_ ? slot_ + 1 : 0;
         if (net_.has_waiting() || rings_->num_ready() > 0) return soonest;
         Slot next = std::min(net_.next_arrival(), net_.events().next());
-        next = std::min(next, slot_at(faults_.next_ns()));
+        next = std::min(next, slot_at(std::min(faults_.next_ns(), reroutes_.next_ns())));
         // Samples alone keep nothing going.
         if (next != kNoSlot) next = std::min(next, slot_at(series_.next_ns()));
         return next == kNoSlot ? kNoSlot : std::max(next, soonest);
@@ -233,6 +236,7 @@ private:
     }
     bool is_stuck(Slot next, const RunLimits& limits) const noexcept {
         if (delays_running_ > 0 || flows_running_ == 0) return false;
+        if (faults_.left() > 0 || reroutes_.next_ns() != UINT64_MAX) return false;  // a repair may be what it waits for
         const Slot since = std::max(progress_slot_, last_start_slot_);
         return next > since && net_.fabric().clock().ns(start_of(next - since)) > limits.stall_ns;
     }
@@ -243,7 +247,7 @@ private:
         now_ = start_of(slot);
         ++slots_stepped_;
         const uint64_t ns = now_ns();
-        if (faults_.next_ns() <= ns || series_.next_ns() <= ns) [[unlikely]] on_schedule(ns);
+        if (faults_.next_ns() <= ns || reroutes_.next_ns() <= ns || series_.next_ns() <= ns) [[unlikely]] on_schedule(ns);
         net_.begin(slot);
         size_t count = 0;
         const typename Net::Arrival* const arrivals = net_.receive(slot, count);
@@ -462,7 +466,14 @@ private:
     void on_schedule(uint64_t ns) {
         FaultAction a;
         while (faults_.poll(ns, a)) apply(a);
+        if (const auto routes = reroutes_.poll(ns)) reroute(*routes);
         if (series_.next_ns() <= ns) sample(ns);
+    }
+    void reroute(const OwnedRoutes& routes) {
+        net_.router().set_tables(routes.columns());
+        progress_slot_ = slot_;
+        for (uint32_t c = 0; c < rows_.size(); ++c)
+            if (rows_[c].open && !rows_[c].failed) wake(c);
     }
     void sample(uint64_t ns) {
         const TrafficCounters& k = net_.counters();
@@ -489,6 +500,8 @@ private:
                 faults_.add({a.time_ns + 2 * settings_.remap_delay_ns, FaultKind::NoticePeers, a.link, up}, f.num_ports());
                 break;
             }
+            case FaultKind::SwitchKnowsDown: f.set_flag(p, Port::kAvoided, true); break;
+            case FaultKind::SwitchKnowsUp: f.set_flag(p, Port::kAvoided, false); break;
             case FaultKind::NoticeOwn: notice(p, a.value > 0, true); break;
             case FaultKind::NoticePeers: notice(p, a.value > 0, false); break;
         }
@@ -525,6 +538,7 @@ private:
     Series series_;
     TaskGraph tasks_;
     FaultSchedule faults_;
+    RerouteSchedule reroutes_;
     std::unique_ptr<T> transport_;
     std::unique_ptr<NicRings> rings_;
     std::unique_ptr<VirtualArray<Slot>> timers_;

@@ -25,8 +25,7 @@ public:
     static constexpr uint32_t kMaxHops = 32;
 
     Router(const FabricColumns& c, const FabricState& f)
-        : fabric_(&f), node_block_(c.node_block, c.node_block + c.num_nodes), node_row_(c.node_row, c.node_row + c.num_nodes),
-          node_column_(c.node_column, c.node_column + c.num_nodes), via_(c.via_switch, c.via_switch + c.num_via) {
+        : fabric_(&f), via_(c.via_switch, c.via_switch + c.num_via) {
         set_tables(c);
         epoch_ = 0;
     }
@@ -133,6 +132,9 @@ public:
     /// Replaces the next hops, as routing does after it noticed that links died or came back. Routes made before stay as
     /// they are; who depends on routing makes them again when it sees another epoch.
     void set_tables(const FabricColumns& c) {
+        node_block_.assign(c.node_block, c.node_block + c.num_nodes);
+        node_row_.assign(c.node_row, c.node_row + c.num_nodes);
+        node_column_.assign(c.node_column, c.node_column + c.num_nodes);
         block_next_.assign(c.block_next, c.block_next + c.num_blocks);
         block_set_.assign(c.block_set, c.block_set + c.num_blocks);
         block_columns_.assign(c.block_columns, c.block_columns + c.num_blocks);

@@ -108,6 +108,7 @@ public:
         const bool any = s.protocol.poll_data(s.later(now), free_ports, d);
         host.set_timer(2 * c, s.protocol.next_timeout_ns());
         if (!any) return false;
+        if (d.flags & RivalData::kAgain) host.note_retransmitted();
         out.port = s.paths.plane(d.path);
         out.packet = net_->new_packet();
         net_->cargo(out.packet) = {c, d.sequence, d.stamp, d.path};
