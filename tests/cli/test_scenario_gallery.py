@@ -83,3 +83,19 @@ def test_two_sites_take_the_way_and_what_the_ports_take():
     way_ns = 100 * 4_897.4  # light in fibre
     bound_ns = 2 * (ring_ns + way_ns)
     assert bound_ns < result.step_time.p100_ns < 1.1 * bound_ns
+
+
+def test_a_training_step_hides_most_of_its_communication():
+    result = run("training-step.toml")
+    stages, batches, layers = 4, 8, 8
+    compute_ns = (batches + stages - 1) * layers * 20_000 * 3  # forward and backward of a full pipeline
+    steps = result.step_times_ns()
+    assert len(steps) == 4
+    assert (steps < 1.25 * compute_ns).all()
+    assert steps.max() < 1.05 * np.median(steps)  # a plane less is nothing to wait for
+
+
+def test_two_jobs_get_along():
+    result = run("two-jobs.toml")
+    first, second = (np.median(result.step_times_ns(job=name)) for name in ("first", "second"))
+    assert 0.8 < first / second < 1.25
