@@ -66,26 +66,13 @@ def incast(
     """
     nics = to_nics(ranks)
     _check_rank("target", target, len(nics))
-    random = np.random.default_rng([seed, len(nics)])
     reserved = {target} if isinstance(victim, bool) else {target, *victim}
     if victim is True:
         reserved.add(_next_idle(target, set() if isinstance(senders, int) else set(senders), len(nics)))
-    if isinstance(senders, int):
-        free = np.array([rank for rank in range(len(nics)) if rank not in reserved], np.int64)
-        spare = 1 if victim is True else 0  # the victim's source must not be among the senders
-        if senders < 1 or senders + spare > len(free):
-            raise WorkloadError(f"senders is {senders}; {len(nics)} ranks allow 1..{len(free) - spare}")
-        drawn = random.permutation(free)
-        sources, rest = drawn[:senders], drawn[senders:]
-    else:
-        for rank in senders:
-            _check_rank("senders", rank, len(nics))
-        sources = np.array(senders, np.int64)
-        if len(np.unique(sources)) != len(sources) or target in senders or not len(sources):
-            raise WorkloadError(
-                f"senders {list(senders)} must be different ranks other than the target {target}"
-            )
-        rest = random.permutation([rank for rank in range(len(nics)) if rank not in {*senders, *reserved}])
+    random = np.random.default_rng([seed, len(nics)])
+    sources, rest = _incast_senders(
+        senders, target, reserved, len(nics), random, spare=1 if victim is True else 0
+    )
     build = TaskBuilder(job_names=["incast"])
     build.flows(nics[sources], nics[target], size_bytes, phase="incast")
     if victim is not False:
@@ -99,6 +86,30 @@ def incast(
             _check_rank("victim", rank, len(nics))
         build.flows([nics[ends[0]]], nics[ends[1]], victim_bytes or size_bytes, phase="victim")
     return build.table()
+
+
+def _incast_senders(
+    senders: int | Sequence[int],
+    target: int,
+    reserved: set[int],
+    count: int,
+    random: np.random.Generator,
+    *,
+    spare: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Who sends to the target, and who is left over, in random order; `spare` ranks must be."""
+    if isinstance(senders, int):
+        free = np.array([rank for rank in range(count) if rank not in reserved], np.int64)
+        if senders < 1 or senders + spare > len(free):
+            raise WorkloadError(f"senders is {senders}; {count} ranks allow 1..{len(free) - spare}")
+        drawn = random.permutation(free)
+        return drawn[:senders], drawn[senders:]
+    for rank in senders:
+        _check_rank("senders", rank, count)
+    if len(set(senders)) != len(senders) or target in senders or not senders:
+        raise WorkloadError(f"senders {list(senders)} must be different ranks other than the target {target}")
+    left = [rank for rank in range(count) if rank not in {*senders, *reserved}]
+    return np.array(senders, np.int64), random.permutation(np.array(left, np.int64))
 
 
 def _next_idle(target: int, senders: set[int], count: int) -> int:
