@@ -42,6 +42,7 @@ from farstep.observe.sim_view import (
     task_name,
     time_text,
 )
+from farstep.observe.toml_text import toml_text
 from farstep.observe.units import quantity_text
 
 __all__ = ["sim_report_html", "write_sim_report"]
@@ -50,6 +51,10 @@ DETAILS_MAX = 4
 """Results that get figures of their own, such as those of planes and of the slowest flow."""
 UNFINISHED_MAX = 3
 """Tasks of a result that are not done and told with what they wait for."""
+JOBS_NAMED_MAX = 4
+"""Jobs named in the title."""
+NAMES_MAX = 4
+"""Results named beside it."""
 PHASES_MAX = 16
 """Phases listed."""
 FAULTS_MAX = 200
@@ -91,7 +96,7 @@ def sim_report_html(results: Mapping[str, SimulationResult] | Sequence[Simulatio
     named = labelled(results)
     first = next(iter(named.values()))
     return page_html(
-        title=str(first.meta.get("name") or first.meta.get("fabric_name") or "Simulation"),
+        title=_title(first),
         subtitle=_subtitle(named),
         verdict=_verdict(named),
         facts=definitions(_facts(first)),
@@ -103,12 +108,20 @@ def sim_report_html(results: Mapping[str, SimulationResult] | Sequence[Simulatio
 # ---- the top of the page ----
 
 
+def _title(result: SimulationResult) -> str:
+    if result.meta.get("name"):
+        return str(result.meta["name"])
+    jobs = list(dict.fromkeys(result.tasks.job_names))
+    words = ", ".join(jobs) if len(jobs) <= JOBS_NAMED_MAX else f"{len(jobs)} jobs"
+    return f"{words[:1].upper()}{words[1:]}"
+
+
 def _subtitle(results: Results) -> str:
     first = next(iter(results.values()))
     words = [str(first.meta["description"])] if first.meta.get("description") else []
     if isinstance(fabric := first.meta.get("fabric"), str):
         words.append(fabric)
-    words.append(" against ".join(results) if len(results) < 4 else f"{len(results)} results")
+    words.append(" against ".join(results) if len(results) <= NAMES_MAX else f"{len(results)} results")
     return " · ".join(words)
 
 
@@ -513,7 +526,7 @@ def _repeat(results: Results) -> str:
         content += f"<pre>{escape(str(command))}</pre>"
     scenario = first.meta.get("scenario")
     if scenario:
-        text = scenario if isinstance(scenario, str) else json.dumps(scenario, indent=2, ensure_ascii=False)
+        text = scenario if isinstance(scenario, str) else toml_text(scenario)
         content += _details("scenario", text, is_open=True)
     else:
         content += (

@@ -25,7 +25,7 @@ SECTIONS = [
 def test_a_comparison_shows_every_part() -> None:
     page = Page(sim_report_html([fake_simulation("mrc"), fake_simulation("roce")]))
     assert page.headings == [
-        "Simulation",
+        "Job",
         "Side by side",
         *SECTIONS,
         "The slowest flow with mrc",
@@ -76,6 +76,15 @@ def test_the_slowest_flow_tells_what_it_waited_for() -> None:
     page = Page(sim_report_html([small_result()]))
     assert "It waited for victim NIC 1 → 0, step 0, done at 2 µs, when it started." in page.text
     assert "Flow times by phase" in page.headings
+
+
+def test_a_scenario_can_be_copied_out_of_the_page() -> None:
+    result = fake_simulation()
+    result.meta["scenario"] = {"fabric": {"kind": "clos", "nics": 64}, "workload": [{"kind": "incast"}]}
+    assert (
+        '[fabric]\nkind = "clos"\nnics = 64\n\n[[workload]]\nkind = "incast"'
+        in Page(sim_report_html([result])).text
+    )
 
 
 def test_steps_have_a_figure_once_there_are_some() -> None:
