@@ -142,6 +142,7 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
     "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
     "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
     "uet-mixed": FlowSettings(balancing=0.8, collisions=0.7),
+    "uet-rccc": FlowSettings(failover="none", balancing=0.5, collisions=1.15),
     "ndp": FlowSettings(failover="none", balancing=0.5, collisions=0.55),
     "adaptive-routing": FlowSettings(
         failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
@@ -216,6 +217,7 @@ def ignored_knobs(transport: Transport, switch: Switch | None = None) -> list[st
     if transport.name == "roce":
         used.add("queue_pairs")
     unused = [f"transport.{knob}" for knob in transport.knobs if knob not in used]
+    unused += [f"transport.engine.{name}" for name in transport.engine]
     if switch is not None:
         unused += [f"switch.{knob}" for knob in switch.knobs if knob != "queue_bytes"]
     return unused
