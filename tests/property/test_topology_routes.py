@@ -363,3 +363,19 @@ def test_counts_of_paths_are_those_found_one_by_one(network):
     for links, counts in found.items():
         assert (classes[links].fewest, classes[links].most) == (min(counts), max(counts))
         assert classes[links].share == pytest.approx(len(counts) / sum(map(len, found.values())))
+
+
+@settings(max_examples=30)
+@given(network=REGULAR, data=st.data())
+def test_a_plane_without_dead_links_keeps_its_very_table(network, data):
+    plane = data.draw(st.integers(0, network.num_planes - 1))
+    inner = np.flatnonzero(
+        (network.link_plane == plane)
+        & (network.link_source >= network.num_nics)
+        & (network.link_target >= network.num_nics)
+    )
+    if not len(inner):
+        return
+    routes = network.routes(without_links=[data.draw(st.sampled_from(inner.tolist()))])
+    for before, after in zip(network.routes().blocks, routes.blocks, strict=True):
+        assert (before is after) == (before.planes != (plane,))

@@ -23,6 +23,8 @@ class _Part:
     cost: npt.NDArray[np.uint8]
     columns: Int32Array
     """Rows of the switches with NICs."""
+    num_links: int
+    """Links between its switches, dead ones too."""
 
     def is_alike(self, other: _Part) -> bool:
         """True if the same search would give the same numbers."""
@@ -45,12 +47,16 @@ def build_routes(topology: Topology, *, is_alive: BoolArray | None = None) -> Ro
     Raises:
         ConfigError: the tables would be too large.
     """
-    part_of = _part_of_switches(topology)
+    intact = topology.routes() if is_alive is not None else None
+    part_of = _part_of_switches(topology) if intact is None else intact.node_block
     node_row = np.full(topology.num_nodes, -1, np.int32)
     node_column = np.full(topology.num_nodes, -1, np.int32)
     blocks: list[RouteBlock] = []
     searched: list[tuple[_Part, NextSets]] = []
     for part in _parts(topology, part_of, is_alive, node_row, node_column):
+        if intact is not None and len(part.links) == part.num_links:
+            blocks.append(intact.blocks[len(blocks)])
+            continue
         found = next((sets for other, sets in searched if part.is_alike(other)), None)
         if found is None:
             found = find_next_sets(len(part.switches), part.source, part.target, part.cost, part.columns)
@@ -80,6 +86,7 @@ def _parts(
 ) -> list[_Part]:
     """Lists the parts and fills in each switch's row and column."""
     between = (topology.link_source >= topology.num_nics) & (topology.link_target >= topology.num_nics)
+    num_links = np.bincount(part_of[topology.link_source[between]], minlength=int(part_of.max()) + 1)
     if is_alive is not None:
         between &= is_alive
     links = np.flatnonzero(between).astype(np.int32)
@@ -101,6 +108,7 @@ def _parts(
                 node_row[topology.link_target[mine]],
                 topology.link_cost[mine],
                 columns,
+                int(num_links[number]),
             )
         )
     return parts
