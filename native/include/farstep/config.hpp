@@ -25,6 +25,12 @@ struct ReliabilityConfig {
     uint32_t exponential_count = 16;       // further timeouts before the retry budget is spent; 25 = without end
     uint64_t loss_slack_min_ns = 3'000'000;  // least time a packet may be late before another path's news condemns it
     uint64_t initial_rtt_ns = 1'000'000;   // until the first sample
+    // Before anything was measured. Long enough for any two places on Earth: giving up too early would only load a path
+    // whose length nobody knows yet.
+    uint64_t first_timeout_ns = 250'000'000;
+    // What a busy host may add to the answer to a probe; the least time between unasked probes, too.
+    uint64_t host_delay_ns = 20'000'000;
+    uint64_t plane_news_ns = 2'000'000;    // every plane is asked for an answer so often; a few hundred a second at most
     // Silence of a peer after which it is asked for a sign of life; a peer that stays silent for the whole retry budget
     // is given up even when nothing is being sent to it. 0: never asked.
     uint64_t keepalive_ns = 1'000'000'000;

@@ -1,6 +1,7 @@
 // One connection: a sender, a receiver, the entropy values between them, and the probes that watch those.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 
@@ -220,10 +221,8 @@ public:
 
 private:
     static constexpr uint8_t kFatalCopies = 2, kFatalRepeats = 4;
-    static constexpr uint64_t kRefreshInterval_ns = 20'000'000;   // at least; one per plane and round trip on longer paths
-    static constexpr uint64_t kProbeTimeoutMin_ns = 20'000'000;
-    static constexpr uint64_t kDeafProbe_ns = 20'000'000, kDeafAfterRtts = 4;
-    static constexpr uint64_t kFirstProbeTimeout_ns = 1'000'000'000;  // before anything is known of the distance
+    static constexpr uint64_t kDeafAfterRtts = 4;
+    static constexpr uint64_t kFirstProbeWait = 4;  // first timeouts, before anything is known of the distance
 
     struct Probe {
         uint16_t id = 0;
@@ -251,8 +250,8 @@ private:
     // Where nothing answers at all it is the peer that is gone, not its paths: they are asked seldom then.
     uint64_t next_path_probe_ns() const noexcept {
         const uint64_t due = paths_.next_probe_ns();
-        const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + kDeafProbe_ns;
-        return is_deaf && due < last_path_probe_ns_ + kDeafProbe_ns ? last_path_probe_ns_ + kDeafProbe_ns : due;
+        const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + config_.reliability.host_delay_ns;
+        return is_deaf ? std::max(due, last_path_probe_ns_ + config_.reliability.host_delay_ns) : due;
     }
     // The peer was silent for a while. False when it has been for the whole budget. One that was never heard of may not
     // have started yet, so only sends to it run out of time.
@@ -291,7 +290,7 @@ private:
         q.watches_ev = watches_ev;
         q.sent_ns = now;
         const uint64_t wait = 4 * sender_.first_rtt_ns();
-        const uint64_t least = sender_.round_trip().srtt_ns ? kProbeTimeoutMin_ns : kFirstProbeTimeout_ns;
+        const uint64_t least = sender_.round_trip().srtt_ns ? config_.reliability.host_delay_ns : kFirstProbeWait * config_.reliability.first_timeout_ns;
         q.deadline_ns = now + (wait > least ? wait : least);
         if (num_outstanding_++ == 0 || q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
         ++probe_counters_.sent;
@@ -336,7 +335,7 @@ private:
     // Where data comes in and none goes out, nothing else would tell whether the way back still works (MRC §4.6).
     void maybe_refresh(uint64_t now) noexcept {
         const uint64_t rtt = sender_.first_rtt_ns();
-        const uint64_t interval = rtt > kRefreshInterval_ns ? rtt : kRefreshInterval_ns;
+        const uint64_t interval = std::max(rtt, config_.reliability.host_delay_ns);
         if (now - last_refresh_ns_ < interval / num_planes_) return;
         last_refresh_ns_ = now;
         if (sender_.inflight_bytes() == 0) state_probe_due_ = true;

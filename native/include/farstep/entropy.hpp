@@ -29,12 +29,12 @@ namespace farstep {
 class PathSet {
 public:
     explicit PathSet(const PathSetConfig& config, Arena* arena = nullptr)
-        : config_(config),
-          table_(config, arena),
-          probing_(config, arena),
+        : table_(config, arena),
           share_(config, arena),
-          mask_(all_planes()),
-          health_(config.num_planes, arena) {
+          health_(config.num_planes, arena),
+          mask_((1ull << config.num_planes) - 1),
+          probing_(config, arena),
+          config_(config) {
         share_.set_usable(0);   // planes join with their first EV
     }
 
@@ -81,8 +81,13 @@ public:
         EvRecord& e = table_.at(ev);
         table_.counters(ev).acked_bytes += bytes;
         if (rtt_valid) note_rtt(e, rtt_ns);
-        share_.on_delivered(now, e.plane, bytes);
-        note_alive(now, e.plane);
+        on_delivered(now, e.plane, bytes);
+    }
+    // The same in two parts, for many packets at once: what each EV delivered, and what its plane did.
+    void count_acked(EvIndex ev, uint32_t bytes) noexcept { table_.counters(ev).acked_bytes += bytes; }
+    void on_delivered(uint64_t now, uint8_t plane, uint32_t bytes) noexcept {
+        share_.on_delivered(now, plane, bytes);
+        note_alive(now, plane);
     }
 
     void on_ecn(uint64_t now, EvIndex ev) noexcept {
@@ -355,7 +360,7 @@ private:
         const uint32_t losses = losses_to_suspect(plane);
         if (h.loss_run < losses) return false;
         const uint64_t rtt = rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs;
-        if (!h.quiet(now, rtt, losses)) return false;
+        if (!h.quiet(now, rtt, losses, config_.settle_ns)) return false;
         for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
           if (health_[lowest(rest)].delivering(now, rtt, config_.down_losses)) return true;
         return false;
@@ -410,13 +415,13 @@ private:
         share_.on_rtt(e.plane, rtt_ns);
     }
 
-    PathSetConfig config_;
     EvTable table_;
-    EvProbing probing_;
     PlaneShare share_;
+    Table<PlaneHealth> health_;
     uint64_t mask_;              // planes both ends can use
     uint64_t rtt_ns_ = 0;
-    Table<PlaneHealth> health_;
+    EvProbing probing_;
+    PathSetConfig config_;
 };
 
 }  // namespace farstep

@@ -30,11 +30,11 @@ static_assert(sizeof(EvRecord) == 16, "every packet sent touches one");
 class EvTable {
 public:
     EvTable(const PathSetConfig& config, Arena* arena)
-        : rng_(config.seed + 1), rotation_(config.seed, config.num_planes, config.max_evs, arena),
-          events_(config.max_events, arena), event_mask_(config.event_mask), num_planes_(config.num_planes),
-          max_evs_(config.max_evs), good_((config.max_evs + 63) / 64, arena), planes_(config.num_planes, arena), evs_(config.max_evs, arena),
-          values_(config.max_evs, arena), condemned_ns_(config.max_evs, arena),
-          counter_mask_(config.counts_per_ev ? kNoEv : 0), counters_(config.counts_per_ev ? config.max_evs : 1, arena) {
+        : rotation_(config.seed, config.num_planes, config.max_evs, arena), good_((config.max_evs + 63) / 64, arena),
+          evs_(config.max_evs, arena), counter_mask_(config.counts_per_ev ? kNoEv : 0),
+          counters_(config.counts_per_ev ? config.max_evs : 1, arena), planes_(config.num_planes, arena),
+          rng_(config.seed + 1), event_mask_(config.event_mask), num_planes_(config.num_planes), max_evs_(config.max_evs),
+          values_(config.max_evs, arena), condemned_ns_(config.max_evs, arena), events_(config.max_events, arena) {
         assert(max_evs_ <= kMaxEvs);
     }
 
@@ -204,21 +204,22 @@ private:
           events_.push(EvEvent{now, counters(ev).lost, values_[ev].value, ev, e.plane, state});
     }
 
-    CounterRng rng_;
+    // What every packet touches comes first.
     EvRotation rotation_;
-    EvEvents events_;
-    uint8_t event_mask_;
-    uint32_t size_ = 0;
-    uint64_t serving_ = 0;
-    uint64_t last_change_ns_ = 0;
-    uint32_t num_planes_, max_evs_;
     Table<uint64_t> good_;
-    Table<Plane> planes_;
+    uint32_t size_ = 0;
     Table<EvRecord> evs_;
-    Table<EvValue> values_;
-    Table<uint64_t> condemned_ns_;   // when it last became bad
     EvIndex counter_mask_;
     Table<EvCounters> counters_;
+    uint64_t serving_ = 0;
+    Table<Plane> planes_;
+    CounterRng rng_;
+    uint8_t event_mask_;
+    uint32_t num_planes_, max_evs_;
+    uint64_t last_change_ns_ = 0;
+    Table<EvValue> values_;
+    Table<uint64_t> condemned_ns_;   // when it last became bad
+    EvEvents events_;
 };
 
 }  // namespace farstep

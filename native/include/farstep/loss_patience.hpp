@@ -38,6 +38,7 @@ public:
     void on_sample(uint8_t plane, uint64_t rtt_ns) noexcept {
         rtt_.sample(rtt_ns);
         if (plane < num_planes_) plane_rtt_[plane].sample(rtt_ns);
+        note_least(plane);
     }
     /// A packet given up arrived after all; `by_order` if another on its path had overtaken it.
     void on_spurious(uint64_t now, bool by_order) noexcept {
@@ -48,11 +49,13 @@ public:
         if (now - changed_ns_ < rtt_.srtt_ns && quarters_ > 1) return;  // one mistake, seen in many packets
         if (quarters_ < kMaxQuarters) ++quarters_;
         changed_ns_ = now;
+        find_least();
     }
     void on_progress(uint64_t now) noexcept {
         if (quarters_ == 1 || now - changed_ns_ < kPeaceRtts * rtt_.srtt_ns) return;
         --quarters_;
         changed_ns_ = now;
+        find_least();
     }
 
     const RoundTrip& round_trip() const noexcept { return rtt_; }
@@ -63,6 +66,9 @@ public:
         const RoundTrip& r = plane < num_planes_ && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
         return r.srtt_ns ? r.srtt_ns + slack_ns(r) : 0;
     }
+
+    /// No packet on any plane is late before this; 0 while nothing was measured.
+    uint64_t least_late_ns() const noexcept { return least_late_ns_; }
 
     /// An answer is due after this long, as far as anyone knows at present; 0 while nothing was measured.
     uint64_t due_after_ns() const noexcept { return rtt_.near_ns ? rtt_.near_ns + quarters_ns(rtt_.near_ns) : 0; }
@@ -77,8 +83,24 @@ private:
     static constexpr uint32_t kMaxQuarters = 4;
     static constexpr uint64_t kPeaceRtts = 64;
 
+    void note_least(uint8_t plane) noexcept {
+        const uint64_t late = late_after_ns(plane);
+        if (plane == least_plane_ && late > least_late_ns_) return find_least();
+        if (least_late_ns_ && late > least_late_ns_) return;
+        least_late_ns_ = late;
+        least_plane_ = plane;
+    }
+    void find_least() noexcept {
+        least_late_ns_ = 0;
+        for (uint32_t p = 0; p < num_planes_; ++p) {
+            const uint64_t late = late_after_ns(static_cast<uint8_t>(p));
+            if (least_late_ns_ && late >= least_late_ns_) continue;
+            least_late_ns_ = late;
+            least_plane_ = static_cast<uint8_t>(p);
+        }
+    }
     const RoundTrip& of(uint8_t plane) const noexcept {
-        return plane < kMaxPorts && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
+        return plane < num_planes_ && plane_rtt_[plane].srtt_ns ? plane_rtt_[plane] : rtt_;
     }
     uint64_t quarters_ns(uint64_t rtt_ns) const noexcept {
         const uint64_t quarters = quarters_ * (rtt_ns / 4);
@@ -89,11 +111,13 @@ private:
         return quarters < 4 * r.var_ns ? 4 * r.var_ns : quarters;
     }
 
-    uint64_t slack_min_ns_;
-    uint32_t num_planes_;
     RoundTrip rtt_;
-    Table<RoundTrip> plane_rtt_;
+    uint64_t least_late_ns_ = 0;
+    uint64_t slack_min_ns_;
     uint32_t quarters_ = 1;
+    uint8_t least_plane_ = 0;
+    uint32_t num_planes_;
+    Table<RoundTrip> plane_rtt_;
     uint64_t changed_ns_ = 0, order_distrusted_until_ns_ = 0;
 };
 

@@ -51,10 +51,10 @@ inline constexpr uint64_t kQaDelayOff = UINT64_MAX;
 class Nscc {
 public:
     explicit Nscc(const NsccConfig& config) noexcept
-        : config_(config),
-          base_rtt_ns_(config.base_rtt_ns),
-          rate_known_(config.rate_bytes_per_s > 0),
-          rtt_known_(rate_known_ && config.base_rtt_ns != 0) {
+        : rate_known_(config.rate_bytes_per_s > 0),
+          rtt_known_(rate_known_ && config.base_rtt_ns != 0),
+          config_(config),
+          base_rtt_ns_(config.base_rtt_ns) {
         assert(config.mtu_bytes > 0);
         if (base_rtt_ns_ == 0) base_rtt_ns_ = kDefaultBaseRttNs;
         derive();
@@ -346,27 +346,26 @@ private:
         cwnd_ = std::clamp(cwnd_, static_cast<double>(min_cwnd_bytes()), static_cast<double>(max_cwnd_));
     }
 
-    NsccConfig config_;
-    WindowLearner learner_;
-
-    double cwnd_ = 0;
-    uint64_t max_cwnd_ = 0;
-    double window_by_rate_ = 0, peak_rate_ = 0;
+    // What every packet touches comes first, then what every acknowledgement does.
     int64_t inflight_ = 0;      // signed: a late report may take it below zero for a moment
+    double cwnd_ = 0;
+    bool rate_known_, rtt_known_;
+    bool fast_on_ = false, decreased_ = false, trigger_qa_ = false;
+    NsccConfig config_;
     uint64_t base_rtt_ns_, target_ns_ = 1, longest_rtt_ns_ = 0;
     double avg_delay_ns_ = 0;
     uint64_t delay_ns_ = 0;     // of the last valid sample
-
+    uint64_t max_cwnd_ = 0;
     double increase_ = 0;       // pending, in byte^2: divided by cwnd when fulfilled
     uint64_t received_ = 0, adjust_bytes_ = 0, adjust_period_ns_ = 0, last_fulfil_ns_ = 0;
     uint64_t fast_bytes_ = 0;
     uint64_t last_decrease_ns_ = 0;
     uint64_t achieved_ = 0, ignored_bytes_ = 0, bytes_to_ignore_ = 0, qa_end_ns_ = 0, qa_threshold_ns_ = 0;
+    double alpha_ = 0, fi_bytes_ = 0, eta_bytes_ = 0, fi_scale_ = 0;
     uint64_t quick_adapts_ = 0;
     double saved_cwnd_ = 0;
-    double alpha_ = 0, fi_bytes_ = 0, eta_bytes_ = 0, fi_scale_ = 0;
-    bool rate_known_, rtt_known_;
-    bool fast_on_ = false, decreased_ = false, trigger_qa_ = false;
+    double window_by_rate_ = 0, peak_rate_ = 0;
+    WindowLearner learner_;
 };
 
 }  // namespace farstep

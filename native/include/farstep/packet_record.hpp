@@ -21,6 +21,7 @@ struct PacketRecord {
     uint8_t transmissions = 0;
     RecordState state = RecordState::Free;
     LossRule given_up_by = LossRule::None;  // the transmission before, or this one once Lost
+    uint8_t plane = 0;                      // of `ev`
 };
 
 struct SenderCounters {

@@ -9,8 +9,6 @@
 namespace farstep {
 
 struct PlaneHealth {
-    static constexpr uint64_t kSettleNs = 1'000'000;
-
     uint32_t loss_run = 0;        // losses since the last sign of life
     uint64_t loss_run_ns = 0;     // when that run began
     uint64_t alive_ns = 0;        // last sign of life
@@ -31,8 +29,8 @@ struct PlaneHealth {
     }
     // Lost that much in a row and has been quiet for longer than any packet on the way could explain. The run must be
     // a little old: after the host slept, losses are declared first and the acknowledgements that waited come next.
-    bool quiet(uint64_t now, uint64_t rtt, uint32_t losses) const noexcept {
-        if (loss_run < losses || now - loss_run_ns < std::max(rtt / 4, kSettleNs)) return false;
+    bool quiet(uint64_t now, uint64_t rtt, uint32_t losses, uint64_t settle_ns) const noexcept {
+        if (loss_run < losses || now - loss_run_ns < std::max(rtt / 4, settle_ns)) return false;
         return !seen || now - alive_ns >= rtt + rtt / 2;
     }
     bool delivering(uint64_t now, uint64_t rtt, uint32_t losses) const noexcept {

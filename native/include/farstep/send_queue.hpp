@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <utility>
 
 #include "farstep/config.hpp"
 #include "farstep/storage.hpp"
@@ -78,6 +79,13 @@ public:
     }
     bool is_drained() const noexcept { return next_ == tail_; }
 
+    /// Payload bytes of the packet `psn` of message number `number`, and whether it is its last.
+    std::pair<uint32_t, bool> extent(uint32_t number, uint64_t psn) const noexcept {
+        const Message& m = ring_[number & mask_];
+        const uint32_t i = static_cast<uint32_t>(psn - m.first_psn);
+        if (i + 1 < m.num_packets) return {mtu_bytes_, false};
+        return {static_cast<uint32_t>(m.request.length_bytes - static_cast<uint64_t>(i) * mtu_bytes_), true};
+    }
     /// Headers and payload of the packet `psn` of message number `number`, of which the low 16 bits suffice.
     void describe(uint32_t number, uint64_t psn, wire::Packet& p) const noexcept {
         const Message& m = ring_[number & mask_];

@@ -9,6 +9,7 @@
 // Invariant: the bytes this connection holds in the congestion context are the sizes of its InFlight records.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 
@@ -27,10 +28,10 @@ namespace farstep {
 class Sender {
 public:
     Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena = nullptr)
-        : config_(c), cc_(&cc), paths_(&paths), queue_(c, arena),
-          patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), window_(window_of(c)),
-          ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
-          plane_asked_ns_(c.paths.num_planes, arena) {
+        : cc_(&cc), paths_(&paths), window_(window_of(c)), queue_(c, arena), ring_(round_up_power_of_two(window_)),
+          mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
+          patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), plane_asked_ns_(c.paths.num_planes, arena),
+          config_(c) {
         next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
     }
 
@@ -61,6 +62,18 @@ public:
         p.bth.has_timestamp = true;
         p.tseth.timestamp = timestamp_of(r.tx_ns);
         p.bth.ack_request = psn + 1 == next_psn_ && asks_;
+    }
+
+    /// What a simulated network has to know of a packet just polled; a real one is described in full.
+    struct Outline {
+        uint32_t payload_bytes;
+        uint16_t timestamp;
+        bool ends_message, is_again, asks;
+    };
+    Outline outline(uint64_t psn) const noexcept {
+        const PacketRecord& r = record(psn);
+        const auto [payload, last] = queue_.extent(r.message, psn);
+        return {payload, timestamp_of(r.tx_ns), last, r.transmissions > 1, psn + 1 == next_psn_ && asks_};
     }
 
     // ---- input -----------------------------------------------------------------------------------------------------
@@ -222,7 +235,7 @@ public:
     const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
     uint64_t rto_ns() const noexcept {
         const RoundTrip& rtt = patience_.round_trip();
-        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : kFirstTimeout_ns;
+        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : config_.reliability.first_timeout_ns;
         if (base < config_.reliability.rto_base_ns) base = config_.reliability.rto_base_ns;
         const uint32_t linear = config_.reliability.linear_count;
         const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
@@ -235,10 +248,6 @@ public:
 
 private:
     uint64_t srtt_ns() const noexcept { return patience_.round_trip().srtt_ns; }
-    // Before anything was measured. Long enough for any two places on Earth: giving up too early would only load a path
-    // whose length nobody knows yet.
-    static constexpr uint64_t kFirstTimeout_ns = 250'000'000;
-    static constexpr uint64_t kPlaneNews_ns = 2'000'000;  // a few hundred answers a second at most
     static constexpr uint32_t kRescues = 3;
     static constexpr uint32_t kEarlyAsks = 4;  // without progress in between
 
@@ -247,7 +256,7 @@ private:
         uint32_t newly_bytes = 0;
         bool rtt_valid = false, progress = false, is_newest = false;
         uint64_t rtt_ns = 0;
-        EvIndex run_ev = kNoEv;  // consecutive packets of one entropy value are reported together
+        uint8_t run_plane = 0;  // consecutive packets of one plane are reported together
         uint32_t run_bytes = 0;
         EvIndex trigger_ev = kNoEv;
         uint64_t trigger_psn = 0;
@@ -302,15 +311,15 @@ private:
         }
         // Whatever stops us after this packet, the peer must not wait for more before it answers; and on a slow line its
         // threshold takes longer to fill than a packet may be late.
-        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - newest_ask_.at_ns >= patience_.slack_ns() / 2 || misses_news(now, ev);
+        asks_ = !has_new() || cc_->wants_ack() || !can_send_next() || now - newest_ask_.at_ns >= patience_.slack_ns() / 2 || misses_news(now);
         if (asks_) note_asked(now);
         return n;
     }
     // The peer answers every so many packets, and in step with our round over the planes that may be the same plane each
     // time. Every plane's round trip must be known, so every plane is asked in its turn.
-    bool misses_news(uint64_t now, EvIndex ev) noexcept {
-        const uint8_t plane = paths_->plane(ev);
-        const uint64_t interval = srtt_ns() > kPlaneNews_ns ? srtt_ns() : kPlaneNews_ns;
+    bool misses_news(uint64_t now) noexcept {
+        const uint8_t plane = record(next_psn_ - 1).plane;
+        const uint64_t interval = std::max(srtt_ns(), config_.reliability.plane_news_ns);
         if (now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
@@ -351,6 +360,7 @@ private:
         const bool starts = psn == una_ && r.transmissions == 0;
         r.tx_ns = now;
         r.ev = ev;
+        r.plane = paths_->plane(ev);
         r.ev_index = ++order_[ev].sent;
         if (r.transmissions < 255) ++r.transmissions;
         r.state = RecordState::InFlight;
@@ -397,7 +407,10 @@ private:
         if (r.given_up_by != LossRule::None) patience_.on_spurious(now, r.given_up_by == LossRule::Order);
     }
     void note_order(const PacketRecord& r) noexcept {
-        if (static_cast<int32_t>(r.ev_index - order_[r.ev].acked) > 0) order_[r.ev].acked = r.ev_index;
+        EvOrder& o = order_[r.ev];
+        const auto ahead = static_cast<int32_t>(r.ev_index - o.acked);
+        if (ahead > 0) o.acked = r.ev_index;
+        if (ahead > 1) may_be_overtaken_ = true;
         if (r.tx_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = r.tx_ns;
     }
 
@@ -422,9 +435,10 @@ private:
         if (r.state == RecordState::InFlight) {
             b.newly_bytes += r.size_bytes;
             inflight_bytes_ -= r.size_bytes;
-            if (r.ev != b.run_ev) flush_run(now, b);
-            b.run_ev = r.ev;
+            if (r.plane != b.run_plane) flush_run(now, b);
+            b.run_plane = r.plane;
             b.run_bytes += r.size_bytes;
+            paths_->count_acked(r.ev, r.size_bytes);
             // With several transmissions it is unknown which arrived, so it says nothing about order.
             if (r.transmissions == 1) note_order(r);
         } else if (r.state == RecordState::Held) {
@@ -441,7 +455,7 @@ private:
         r.state = RecordState::Acked;
     }
     void flush_run(uint64_t now, Batch& b) noexcept {
-        if (b.run_ev != kNoEv && b.run_bytes) paths_->on_acked(now, b.run_ev, b.run_bytes, false, 0);
+        if (b.run_bytes) paths_->on_delivered(now, b.run_plane, b.run_bytes);
         b.run_bytes = 0;
     }
 
@@ -498,8 +512,8 @@ private:
 
     // ---- loss ------------------------------------------------------------------------------------------------------
 
-    uint64_t late_after_ns(EvIndex ev) const noexcept {
-        const uint64_t late = patience_.late_after_ns(paths_->plane(ev));
+    uint64_t late_after_ns(const PacketRecord& r) const noexcept {
+        const uint64_t late = patience_.late_after_ns(r.plane);
         return late ? late : rto_ns();
     }
     uint64_t soft_timeout_ns() const noexcept {
@@ -508,6 +522,8 @@ private:
 
     void detect_losses(uint64_t now, uint64_t shown_low = 0, uint64_t shown_high = 0) noexcept {
         late_deadline_ns_ = kNever;
+        if (is_nothing_lost(now)) return;
+        may_be_overtaken_ = false;
         const uint64_t settle_ns = cc_->base_rtt_ns() / 2;
         const bool trusts_order = patience_.trusts_order(now);
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
@@ -517,11 +533,12 @@ private:
             if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
             const uint64_t age = now - r.tx_ns;
             const bool overtaken = static_cast<int32_t>(order_[r.ev].acked - r.ev_index) > 0;
+            may_be_overtaken_ = may_be_overtaken_ || overtaken;
             if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns && trusts_order) {
                 ++counters_.lost_order;
                 give_up(now, psn, r, LossRule::Order);
             } else if (r.tx_ns < newest_acked_tx_ns_) {
-                const uint64_t late = late_after_ns(r.ev);
+                const uint64_t late = late_after_ns(r);
                 if (age >= late) {
                     ++counters_.lost_late;
                     give_up(now, psn, r, LossRule::Late);
@@ -532,13 +549,23 @@ private:
         }
     }
 
+    // Usually a look at the oldest packet tells that there is nothing to find: no position on any entropy value was
+    // skipped, and the oldest is not late yet, so none is, since first transmissions leave in order.
+    bool is_nothing_lost(uint64_t now) noexcept {
+        if (may_be_overtaken_ || una_ == next_psn_) return una_ == next_psn_;
+        const PacketRecord& oldest = record(una_);
+        const uint64_t late = patience_.least_late_ns();
+        if (late == 0 || oldest.state != RecordState::InFlight || oldest.transmissions != 1 || now >= oldest.tx_ns + late) return false;
+        if (oldest.tx_ns < newest_acked_tx_ns_) late_deadline_ns_ = oldest.tx_ns + late;
+        return true;
+    }
     // Missing from an answer that was asked for so much later that neither the length nor the present queue of its plane
     // explains it. Does without the variation of the round trip, which lasts long after a host has slept.
     void give_up_overtaken(uint64_t now, uint64_t asked_ns) noexcept {
         const uint64_t end = shown_end_psn_ < next_psn_ ? shown_end_psn_ : next_psn_;
         for (uint64_t psn = una_; psn < end; ++psn) {
             PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight || r.tx_ns + patience_.lag_ns(paths_->plane(r.ev), cc_->base_rtt_ns()) > asked_ns) continue;
+            if (r.state != RecordState::InFlight || r.tx_ns + patience_.lag_ns(r.plane, cc_->base_rtt_ns()) > asked_ns) continue;
             ++counters_.lost_late;
             give_up(now, psn, r, LossRule::Late);
         }
@@ -625,7 +652,7 @@ private:
         wants_probe = true;
         for (uint64_t psn = una_; psn < next_psn_; ++psn) {
             PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r.ev)) continue;
+            if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r)) continue;
             if (psn >= newest_ask_.end_psn && r.transmissions == 1) continue;  // nobody asked for it yet
             ++counters_.lost_timeout;
             give_up(now, psn, r, LossRule::Timer);
@@ -637,29 +664,33 @@ private:
         return ++retries_ <= retry_budget();
     }
 
-    const ConnectionConfig& config_;  // of the connection, which outlives us
+    // What every packet touches comes first, so that it lies together.
     Nscc* cc_;
     PathSet* paths_;
+    uint64_t next_psn_, una_, max_acked_;
+    uint32_t num_lost_ = 0, window_;
+    bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
+    bool may_be_overtaken_ = false;  // some position on some entropy value was skipped when later ones arrived
+    uint32_t early_asks_ = 0;
+    uint64_t last_tx_ns_ = 0, soft_deadline_ns_ = 0, ask_deadline_ns_ = kNever, late_deadline_ns_ = kNever;
+    uint64_t rto_deadline_ns_ = kNever;
+    int64_t inflight_bytes_ = 0;
     SendQueue queue_;
-    LossPatience patience_;
-    RoomWait room_;
-    uint32_t window_, ring_, mask_;
+    uint32_t ring_, mask_;
     Table<PacketRecord> records_;
     Table<EvOrder> order_;
-    uint64_t next_psn_, una_, max_acked_, rtx_cursor_;
-    uint32_t num_lost_ = 0, retries_ = 0, backoff_ = 0, rescues_left_ = 0;
-    int64_t inflight_bytes_ = 0;
-    uint64_t last_tx_ns_ = 0, newest_acked_tx_ns_ = 0, una_moved_ns_ = 0;
-    uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
-    uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
-    uint64_t rto_deadline_ns_ = kNever, soft_deadline_ns_ = 0, late_deadline_ns_ = kNever, completion_deadline_ns_ = 0;
-    uint64_t ask_deadline_ns_ = kNever;
-    uint32_t early_asks_ = 0;
-    bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
+    LossPatience patience_;
     Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
     Table<uint64_t> plane_asked_ns_;
-    EvIndex last_trigger_ev_ = kNoEv;
+    const ConnectionConfig& config_;  // of the connection, which outlives us
     SenderCounters counters_;
+    uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, rtx_cursor_;
+    uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
+    uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
+    uint64_t completion_deadline_ns_ = 0;
+    RoomWait room_;
+    uint32_t retries_ = 0, backoff_ = 0, rescues_left_ = 0;
+    EvIndex last_trigger_ev_ = kNoEv;
 };
 
 }  // namespace farstep
