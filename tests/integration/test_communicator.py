@@ -383,14 +383,16 @@ def test_a_receive_that_times_out_ends_the_communicator(ranks):
 
 
 def test_a_missing_peer_is_named_when_time_is_up(ranks):
+    is_over = threading.Event()
+
     def body(comm):
         comm.barrier()
         if comm.rank == 0:
             with pytest.raises(CommunicatorTimeout, match=r"all_reduce on 'world', rank 0 of 2 .* rank 1"):
                 comm.all_reduce(np.zeros(5000), timeout_s=0.2)
+            is_over.set()
         else:
-            time.sleep(0.4)
-        return True
+            assert is_over.wait(30)
 
     with pytest.raises(CommunicatorAborted):
         ranks.run(2, body)
