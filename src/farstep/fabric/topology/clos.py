@@ -52,8 +52,6 @@ def clos(
         ConfigError: an argument cannot be used, or the NICs do not fit.
 
     Example:
-        >>> clos(radix=512).num_nics  # doctest: +SKIP
-        131072
         >>> clos(128, planes=2).num_switches
         48
     """

@@ -15,7 +15,7 @@ from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import LATENCY_NS_MAX, RATE_GBPS_MAX
 from farstep.fabric.topology.clos import LINK_LATENCY_NS
 from farstep.fabric.topology.draft import CABLES_MAX, NODES_MAX, PLANES_MAX, TopologyDraft
-from farstep.fabric.topology.model import Topology
+from farstep.fabric.topology.model import Int32Array, Topology
 from farstep.fabric.topology.multi_site import FIBRE_KM_MAX, FIBRE_NS_PER_KM
 
 if TYPE_CHECKING:
@@ -153,6 +153,16 @@ def build_graph(description: GraphDescription, *, source: str = "graph") -> Topo
         group=[switch.group for switch in switches],
         latency_ns=[switch.latency_ns for switch in switches],
     )
+    _attach_nics(draft, description, attached, nodes)
+    if ends:
+        _add_links(draft, description, ends, planes, nodes)
+    labels = {switch.name: int(node) for switch, node in zip(switches, nodes, strict=True)}
+    return draft.build(description.name, kind="graph", site_names=sites, labels=labels)
+
+
+def _attach_nics(
+    draft: TopologyDraft, description: GraphDescription, attached: list[list[int]], nodes: Int32Array
+) -> None:
     first = 0
     for entry, where in zip(description.nics, attached, strict=True):
         for switch in where:
@@ -161,23 +171,29 @@ def build_graph(description: GraphDescription, *, source: str = "graph") -> Topo
                 np.full(entry.count, nodes[switch]),
                 rate_gbps=entry.rate_gbps,
                 latency_ns=entry.latency_ns,
-                plane=max(switches[switch].plane, 0),
+                plane=max(description.switches[switch].plane, 0),
             )
         first += entry.count
-    if ends:
-        repeats = [link.count for link in description.links]
-        near, far = (np.repeat(nodes[list(side)], repeats) for side in zip(*ends, strict=True))
-        draft.add_cables(
-            near,
-            far,
-            rate_gbps=np.repeat([link.rate_gbps for link in description.links], repeats),
-            latency_ns=np.repeat([link.delay_ns for link in description.links], repeats),
-            plane=np.repeat(planes, repeats),
-            is_optical=np.repeat([link.optical for link in description.links], repeats),
-            cost=np.repeat([link.cost for link in description.links], repeats),
-        )
-    labels = {switch.name: int(node) for switch, node in zip(switches, nodes, strict=True)}
-    return draft.build(description.name, kind="graph", site_names=sites, labels=labels)
+
+
+def _add_links(
+    draft: TopologyDraft,
+    description: GraphDescription,
+    ends: list[tuple[int, ...]],
+    planes: list[int],
+    nodes: Int32Array,
+) -> None:
+    repeats = [link.count for link in description.links]
+    near, far = (np.repeat(nodes[list(side)], repeats) for side in zip(*ends, strict=True))
+    draft.add_cables(
+        near,
+        far,
+        rate_gbps=np.repeat([link.rate_gbps for link in description.links], repeats),
+        latency_ns=np.repeat([link.delay_ns for link in description.links], repeats),
+        plane=np.repeat(planes, repeats),
+        is_optical=np.repeat([link.optical for link in description.links], repeats),
+        cost=np.repeat([link.cost for link in description.links], repeats),
+    )
 
 
 def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
