@@ -15,6 +15,8 @@ from farstep.sim.workloads.patterns import incast, permutation
 
 MEDIAN_BAND = 0.05
 P99_BAND = 0.10
+FAULT_BAND = 0.15
+"""For P99 where a dead link leaves too few paths: senders that find out by losses lose some time by it."""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,10 @@ def both(fabric, tasks, faults=(), seed=1):
 
 
 def assert_alike(fabric, tasks, faults=()):
+    band = FAULT_BAND if faults else P99_BAND
     packets, rates = both(fabric, tasks, faults)
     assert np.median(rates) == pytest.approx(np.median(packets), rel=MEDIAN_BAND)
-    assert np.percentile(rates, 99) == pytest.approx(np.percentile(packets, 99), rel=P99_BAND)
+    assert np.percentile(rates, 99) == pytest.approx(np.percentile(packets, 99), rel=band)
 
 
 def at(fabric, time_us, target, kind="down", value=0.0):

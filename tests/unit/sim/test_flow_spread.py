@@ -121,18 +121,34 @@ def network_of(fabric, source, target, faults=(), **changes):
 def test_bundles_give_the_rates_of_single_links(fabric):
     source, target = some_pairs(fabric, 40, seed=1)
     plan, network = network_of(fabric, source, target)
-    matrix = network.matrix
+    expected = single_link_rates(fabric, source, target)
+    for matrix in (network.matrix, network.tight_matrix):
+        assert rates_of(plan, network, matrix) == pytest.approx(expected, rel=1e-6)
+    assert network.capacity.shape[0] <= fabric.num_links
+
+
+def test_without_oversubscription_only_nics_can_fill_links():
+    fabric = fat_tree(54, radix=6)
+    _, network = network_of(fabric, *some_pairs(fabric, 200))
+    assert network.can_fill.sum() <= 2 * 54
+    narrow = fat_tree(30, tiers=2, radix=12, oversubscription=2.0)
+    _, network = network_of(narrow, *some_pairs(narrow, 200))
+    assert network.can_fill.all()
+
+
+def rates_of(plan, network, matrix):
     row = plan.first_row
     offset = np.concatenate(([0], np.cumsum(np.diff(matrix.offset)[row])))
     entries = np.concatenate([np.arange(matrix.offset[r], matrix.offset[r + 1]) for r in row])
-    bundled = max_min_rates(
-        LoadMatrix(offset, matrix.constraint[entries], matrix.share[entries]), network.capacity
-    )
-    dense = shares_by_links(fabric, source, target, 40)
+    chosen = LoadMatrix(offset, matrix.constraint[entries], matrix.share[entries])
+    return max_min_rates(chosen, network.capacity)
+
+
+def single_link_rates(fabric, source, target):
+    dense = shares_by_links(fabric, source, target, len(source))
     flow, link = np.nonzero(dense)
-    single = LoadMatrix(np.searchsorted(flow, np.arange(41)), link, dense[flow, link])
-    assert bundled == pytest.approx(max_min_rates(single, fabric.link_rate_gbps), rel=1e-6)
-    assert network.capacity.shape[0] <= fabric.num_links
+    single = LoadMatrix(np.searchsorted(flow, np.arange(len(source) + 1)), link, dense[flow, link])
+    return max_min_rates(single, fabric.link_rate_gbps)
 
 
 def test_without_dead_links_nothing_is_lost_or_left_out(fabric):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.sim.flow.network import FlowNetwork
-from farstep.sim.flow.ragged import gather_rows, sums
+from farstep.sim.flow.ragged import gather_rows, offsets_of, sums
 from farstep.sim.flow.series import RateSeries
 from farstep.sim.flow.waterfill import LoadMatrix, max_min_rates
 
@@ -152,6 +152,7 @@ class ActiveFlows:
         position, owner = gather_rows(matrix.offset, self.row[index])
         constraint = matrix.constraint[position]
         was_full = self.load[constraint] >= self._network.capacity[constraint] * FULL
+        was_full &= self._network.can_fill[constraint]
         np.subtract.at(self.load, constraint, matrix.share[position] * self.rate[index][owner])
         np.subtract.at(self.users, constraint, 1.0)
         if (was_full & (self.users[constraint] > 0.5)).any():
@@ -180,10 +181,17 @@ class ActiveFlows:
         offset = np.zeros(len(self.row) + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=len(self.row)), out=offset[1:])
         mine = LoadMatrix(offset, matrix.constraint[position], matrix.share[position])
-        self.rate = max_min_rates(mine, network.capacity, network.limit[self.row])
+        tight = mine if network.tight_matrix.num_entries == matrix.num_entries else self._tight_rows()
+        self.rate = max_min_rates(tight, network.capacity, network.limit[self.row])
         count = len(network.capacity)
         self.load = sums(mine.constraint, mine.share * self.rate[owner], count)
         self.users = np.bincount(mine.constraint, minlength=count).astype(np.float64)
+
+    def _tight_rows(self) -> LoadMatrix:
+        matrix = self._network.tight_matrix
+        position, _ = gather_rows(matrix.offset, self.row)
+        length = matrix.offset[self.row + 1] - matrix.offset[self.row]
+        return LoadMatrix(offsets_of(length), matrix.constraint[position], matrix.share[position])
 
     # -- accounts ------------------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class Constraints:
         bundle_offset: int64, entries of the i-th of the bundles asked for.
         entry_constraint: int64, constraint an entry loads.
         entry_share: float64, load per unit of the bundle's rate.
+        num_own: constraints of links that one bundle alone loads; they come first.
     """
 
     capacity_gbps: FloatArray
@@ -116,6 +117,7 @@ class Constraints:
     bundle_offset: IntArray
     entry_constraint: IntArray
     entry_share: FloatArray
+    num_own: int
 
 
 def constraints_of(table: BundleTable, bundles: IntArray, rate_gbps: FloatArray) -> Constraints:
@@ -159,7 +161,7 @@ def constraints_of(table: BundleTable, bundles: IntArray, rate_gbps: FloatArray)
     order = np.argsort(bundle, kind="stable")
     offset = offsets_of(np.bincount(bundle, minlength=count))
     constraint, load = np.concatenate(parts_constraint)[order], np.concatenate(parts_share)[order]
-    return Constraints(capacity, width.astype(np.int64), slowest, offset, constraint, load)
+    return Constraints(capacity, width.astype(np.int64), slowest, offset, constraint, load, len(own_bundle))
 
 
 def _shared_links(

@@ -42,6 +42,8 @@ class FlowNetwork:
         rows: ways at present.
         matrix: constraints each row loads.
         capacity: float64 (constraints,), Gb/s.
+        can_fill: bool (constraints,), False if NICs cannot send or receive enough to fill it.
+        tight_matrix: `matrix` without the constraints that cannot be filled.
         width: int64 (constraints,), links each stands for; 1: nothing to spread over.
         packet_ns: float64 (constraints,), time of a full packet on one of its links.
         deviation: float64 (constraints,), how far its queues are from their mean, in standard deviations; None: they
@@ -128,6 +130,12 @@ class FlowNetwork:
             room = self.capacity[self.matrix.constraint] / self.matrix.share
         np.minimum.at(least, self.matrix.owners(), room)
         self.goodput = self._goodput(bundles, inverse)
+        self.can_fill = self._can_fill(found, bundles)
+        kept = self.can_fill[self.matrix.constraint]
+        length = sums(self.matrix.owners(), kept.astype(np.float64), self.matrix.num_flows).astype(np.int64)
+        self.tight_matrix = LoadMatrix(
+            offsets_of(length), self.matrix.constraint[kept], self.matrix.share[kept]
+        )
         self.limit = self._limits()
         self.alone = np.minimum(least, self.limit)
 
@@ -153,6 +161,32 @@ class FlowNetwork:
         worst = int(np.argmax(rows.latency_ns))
         packet_ns = max(per_byte[worst], 1e-9) * self._packet_bits() / BITS_PER_BYTE
         return float(max(2.0 * rows.latency_ns[worst] / packet_ns, 1.0))
+
+    def _can_fill(self, found: Constraints, bundles: IntArray) -> NDArray[np.bool_]:
+        """Finds the constraints that NICs may fill: on a fabric without oversubscription, those of NICs alone."""
+        topology, matrix = self.topology, self.matrix
+        rates = self.state.rates_gbps() * self._for_data
+        ports = topology.ports
+        row = matrix.owners()
+        can_fill = np.ones(len(self.capacity), np.bool_)
+        ends = [(self.plan.row_source, ports.link)]
+        if (self.goodput >= 1.0).all():
+            ends.append((self.plan.row_target, ports.link ^ 1))
+        for nic, links in ends:
+            most = sums(ports.nic, rates[links], topology.num_nics)
+            key = matrix.constraint * topology.num_nics + np.maximum(nic[row], 0)
+            distinct, inverse = np.unique(key, return_inverse=True)
+            share = np.zeros(len(distinct))
+            np.maximum.at(share, inverse, matrix.share)
+            constraint, end = distinct // topology.num_nics, distinct % topology.num_nics
+            can_fill &= sums(constraint, most[end] * share, len(can_fill)) > self.capacity * (1.0 + 1e-9)
+        can_fill[found.num_own :] = True
+        position, which = gather_rows(found.bundle_offset, np.arange(len(bundles)))
+        at_nic = (bundles < topology.num_links) & self._is_at_nic()[
+            np.minimum(bundles, topology.num_links - 1)
+        ]
+        can_fill[found.entry_constraint[position[at_nic[which]]]] = True
+        return can_fill
 
     def _places(self, found: Constraints, bundles: IntArray) -> IntArray:
         """Names constraints by a link of theirs, so that the same links deviate alike whoever uses them."""

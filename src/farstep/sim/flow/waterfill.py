@@ -45,6 +45,11 @@ class LoadMatrix:
         """Number of rows."""
         return len(self.offset) - 1
 
+    @property
+    def num_entries(self) -> int:
+        """Number of loads."""
+        return len(self.constraint)
+
     def owners(self) -> IntArray:
         """Flow of each entry."""
         return np.repeat(np.arange(self.num_flows, dtype=np.int64), np.diff(self.offset))
