@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from farstep import __version__
-from farstep.cli import doctor, lab, report, simulate, sweep, train
+from farstep.cli import doctor, lab, report, reproduce, simulate, sweep, train
 from farstep.cli.errors import LOCAL, CommandError, translated
 
 __all__ = ["app", "main"]
@@ -36,6 +36,7 @@ app.command("sweep")(sweep.sweep)
 app.command("doctor")(doctor.doctor)
 app.command("version")(version)
 app.add_typer(lab.app, name="lab")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def _print_version(is_wanted: bool) -> None:
