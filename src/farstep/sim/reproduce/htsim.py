@@ -67,12 +67,20 @@ so. MRC has no like in htsim; it is shown where it tells something.
 _EXPLAINED: Mapping[str, str] = {}
 """What is known of a row outside its band."""
 
-_CREDIT: Mapping[str, Any] = {"receiver_credit": True, "sender_window": False}
 
 
 def settings_of(**changes: Any) -> dict[str, Any]:
     """Settings of all cases, by the engine's names, with some changed."""
     return {**_COMMON, **changes}
+
+
+_NSCC: Mapping[str, Any] = {"qa_threshold_ns": 42_068}
+"""Four times htsim's target delay, which it computes from the round trip of its longest path."""
+_LIKE: Mapping[str, Mapping[str, Any]] = {
+    **{f"uet-{spread}": _NSCC for spread in ("oblivious", "bitmap", "reps", "mixed")},
+    "uet-rccc": {"last_hop_ecn": False},
+}
+"""What htsim does differently with a transport."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +131,7 @@ CASES: tuple[Case, ...] = (
         label="NSCC, one path",
         settings={"entropies": 1},
     ),
-    Case(id="uec_rccc_perm128", matrix=_PERM, transport="uet-oblivious", label="RCCC", settings=_CREDIT),
+    Case(id="uec_rccc_perm128", matrix=_PERM, transport="uet-rccc", label="RCCC"),
     Case(id="ndp_perm128_mtu4150", matrix=_PERM, transport="ndp", label="NDP, 4,150 B"),
     Case(id="x_perm128_failed4_reps", matrix=_PERM, is_degraded=True, with_mrc=True),
     Case(
@@ -134,15 +142,14 @@ CASES: tuple[Case, ...] = (
         is_degraded=True,
     ),
     Case(id="uec_nscc_reps_incast128", matrix=_INCAST, with_mrc=True),
-    Case(id="uec_rccc_incast128", matrix=_INCAST, transport="uet-oblivious", label="RCCC", settings=_CREDIT),
+    Case(id="uec_rccc_incast128", matrix=_INCAST, transport="uet-rccc", label="RCCC"),
     Case(id="ndp_incast128", matrix=_INCAST, transport="ndp", label="NDP, 4,150 B"),
     Case(id="uec_nscc_reps_a2a128", matrix=_ALL, of_flows=True, seeds_max=3, with_mrc=True, is_slow=True),
     Case(
         id="uec_rccc_a2a128",
         matrix=_ALL,
-        transport="uet-oblivious",
+        transport="uet-rccc",
         label="RCCC",
-        settings=_CREDIT,
         of_flows=True,
         seeds_max=3,
         is_slow=True,
@@ -172,9 +179,8 @@ CASES: tuple[Case, ...] = (
         id="uec_rccc_perm1024",
         matrix=_BIG,
         topology="ft1024_100g",
-        transport="uet-oblivious",
+        transport="uet-rccc",
         label="RCCC",
-        settings=_CREDIT,
         seeds_max=10,
         is_slow=True,
     ),
@@ -265,7 +271,7 @@ def simulated(folder: Path, case: Case, seed: int, *, transport: str | None = No
         transport or case.transport,
         seed=seed,
         actions=_degraded(topology) if case.is_degraded else (),
-        **settings_of(**({} if is_other else case.settings)),
+        **settings_of(**({} if is_other else _LIKE.get(case.transport, {}) | dict(case.settings))),
     )
 
 

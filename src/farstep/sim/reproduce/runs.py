@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from farstep.fabric.topology import Topology
 from farstep.sim.faults import LinkAction
 from farstep.sim.packet import PacketSettings, PacketSimulator
-from farstep.sim.packet_knobs import PACKET_TRANSPORTS
+from farstep.sim.packet_knobs import engine_changes
 from farstep.sim.result import SimResult
 from farstep.sim.tasks import TaskBuilder, TaskTable
+from farstep.sim.transports import Switch, Transport
 
 __all__ = ["bundle", "flow_times_us", "link_action", "run", "streams"]
 
@@ -43,8 +44,8 @@ def run(
         SimulationStalled: nothing happens any more.
         PacketSettingsError: a setting cannot be used.
     """
-    name, base = PACKET_TRANSPORTS[transport]
-    simulator = PacketSimulator(topology, PacketSettings().updated({**base, **settings}), transport=name)
+    name, changes, _ = engine_changes(Transport(name=transport, engine=settings), Switch())
+    simulator = PacketSimulator(topology, PacketSettings().updated(changes), transport=name)
     return simulator.run(tasks, actions, seed, until_ns=until_ns)
 
 
