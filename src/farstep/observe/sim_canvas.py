@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from farstep.observe.canvas import DASHES, PALETTE, shade
-from farstep.observe.sim_view import SimulatedFault, SimulationResult, TimeUnit, end_ns, fault_marks
+from farstep.observe.sim_view import SimulatedFault, SimulationResult, TimeUnit, fault_marks, window_ns
 
 Results = Mapping[str, SimulationResult]
 
@@ -42,10 +42,10 @@ def mark_faults(
         faults: all faults of the result, in their order.
         results: what the figure shows.
         unit: unit of its time.
-        span: from when to when it shows, in ns; None: everything, to which its axis is set.
+        span: from when to when it shows, in ns; None: the window of the results, to which its axis is set.
         where: `row` and `col` of the subplots.
     """
-    low, high = span or (0.0, float(max(end_ns(result) for result in results.values())))
+    low, high = span or (0.0, window_ns(results))
     for start, end, number in fault_marks(faults, high - low):
         if start > high or (end or start) < low:
             continue

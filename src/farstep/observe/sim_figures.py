@@ -23,12 +23,12 @@ from farstep.observe.sim_view import (
     column_names,
     counted_flows,
     distribution,
-    end_ns,
     group_names,
     sampled_peaks,
     sampled_sums,
     state_counts,
     under_way,
+    window_ns,
 )
 
 ROW_PX = 150
@@ -148,7 +148,12 @@ def step_time_figure(results: Results) -> go.Figure:
                 marker={"size": 5},
             )
         )
-    figure.update_yaxes(rangemode="tozero")
+    low, high = min(each.min() for each in times.values()), max(each.max() for each in times.values())
+    if low > 0 and high > 8 * low:
+        figure.update_yaxes(type="log", dtick="D2")
+    else:
+        figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(tickformat="d", dtick=1 if max(map(len, times.values())) <= 12 else None)
     figure.update_layout(showlegend=len(times) > 1)
     return figure
 
@@ -158,12 +163,13 @@ def step_time_figure(results: Results) -> go.Figure:
 
 def goodput_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figure:
     """Payload delivered per time, all NICs together, one line per result."""
+    window = window_ns(results)
     rates = {}
     for name, result in results.items():
-        ends, lasted, amounts = sampled_sums(result, "goodput_bytes")
+        ends, lasted, amounts = sampled_sums(result, "goodput_bytes", window)
         rates[name] = (ends, amounts[:, 0] * 8 / lasted)
     scale, rate_unit = rate_unit_of(max(float(rate.max(initial=0)) for _, rate in rates.values()))
-    unit = TimeUnit.of(max(end_ns(result) for result in results.values()))
+    unit = TimeUnit.of(window_ns(results))
     figure = blank_figure(TIME_TITLE.format(unit.name), f"delivered ({rate_unit})")
     for index, (name, (ends, rate)) in enumerate(rates.items()):
         figure.add_trace(
@@ -182,10 +188,11 @@ def goodput_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Fig
 
 def plane_figure(result: SimulationResult, faults: Sequence[SimulatedFault]) -> go.Figure:
     """What the NICs sent into each plane, one line per plane."""
-    ends, lasted, amounts = sampled_sums(result, "plane_bytes")
+    window = window_ns({"": result})
+    ends, lasted, amounts = sampled_sums(result, "plane_bytes", window)
     rates = amounts * 8 / lasted[:, None]
     scale, rate_unit = rate_unit_of(float(rates.max(initial=0)))
-    unit = TimeUnit.of(end_ns(result))
+    unit = TimeUnit.of(window)
     figure = blank_figure(TIME_TITLE.format(unit.name), f"sent into a plane ({rate_unit})")
     for index, name in enumerate(column_names(result, "plane_bytes")):
         figure.add_trace(
@@ -204,10 +211,11 @@ def plane_figure(result: SimulationResult, faults: Sequence[SimulatedFault]) -> 
 
 def under_way_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figure:
     """Flows that had begun and were not done, over time."""
-    unit = TimeUnit.of(max(end_ns(result) for result in results.values()))
+    window = window_ns(results)
+    unit = TimeUnit.of(window)
     figure = blank_figure(TIME_TITLE.format(unit.name), "flows under way")
     for index, (name, result) in enumerate(results.items()):
-        times, counts = under_way(result)
+        times, counts = under_way(result, window)
         figure.add_trace(
             go.Scatter(
                 x=digits(times / unit.ns),
@@ -224,10 +232,11 @@ def under_way_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.F
 
 def queue_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figure:
     """The deepest queue between each two tiers over time, one figure above the other."""
+    window = window_ns(results)
     names = list(
         dict.fromkeys(n for result in results.values() for n in group_names(result, "queue_max_bytes"))
     )
-    peaks = {name: sampled_peaks(result, "queue_max_bytes") for name, result in results.items()}
+    peaks = {name: sampled_peaks(result, "queue_max_bytes", window) for name, result in results.items()}
     used = [
         group
         for group in names
@@ -261,10 +270,11 @@ def _column(result: SimulationResult, values: Any, group: str) -> Any:
 
 def count_figure(results: Results, faults: Sequence[SimulatedFault], names: Sequence[str]) -> go.Figure:
     """Packets lost, trimmed and resent so far, one figure above the other."""
+    window = window_ns(results)
     figure, unit = _stacked(results, [f"packets {COUNT_NAMES[name]} so far" for name in names])
     for index, (label, result) in enumerate(results.items()):
         for row, name in enumerate(names, start=1):
-            ends, _, amounts = sampled_sums(result, name)
+            ends, _, amounts = sampled_sums(result, name, window)
             figure.add_trace(
                 go.Scatter(
                     x=[0.0, *digits(ends / unit.ns)],
@@ -284,7 +294,10 @@ def count_figure(results: Results, faults: Sequence[SimulatedFault], names: Sequ
 
 def state_figure(results: Results, faults: Sequence[SimulatedFault]) -> go.Figure:
     """How many entropy values are not in use, and why, over time; one figure per result."""
-    counts = {name: found for name, result in results.items() if (found := state_counts(result)) is not None}
+    window = window_ns(results)
+    counts = {
+        name: found for name, result in results.items() if (found := state_counts(result, window)) is not None
+    }
     figure, unit = _stacked({name: results[name] for name in counts}, list(counts))
     for row, (times, states) in enumerate(counts.values(), start=1):
         for number, state in enumerate(STATES[1:], start=1):
@@ -324,7 +337,7 @@ def _stacked(results: Results, titles: Sequence[str]) -> tuple[go.Figure, TimeUn
         vertical_spacing=34 / height if rows > 1 else 0.0,
         subplot_titles=list(titles),
     )
-    unit = TimeUnit.of(max(end_ns(result) for result in results.values()))
+    unit = TimeUnit.of(window_ns(results))
     blank = blank_figure("", "")
     figure.update_layout(blank.layout.to_plotly_json())
     figure.update_xaxes(**axis_style())

@@ -33,6 +33,7 @@ from farstep.observe.sim_view import (
     chain,
     column_names,
     counted_flows,
+    end_ns,
     faults_of,
     has_series,
     labelled,
@@ -41,6 +42,7 @@ from farstep.observe.sim_view import (
     state_counts,
     task_name,
     time_text,
+    window_ns,
 )
 from farstep.observe.toml_text import toml_text
 from farstep.observe.units import quantity_text
@@ -129,6 +131,8 @@ def _verdict(results: Results) -> str:
     notes = []
     tails = {}
     num_open = 0
+    what = "step" if all(result.tasks.num_steps > 1 for result in results.values()) else "flow"
+    measure = f"{what}_time_p100_ns"
     for name, result in results.items():
         figures = result.metrics()
         missing = int(figures["unfinished_tasks"])
@@ -136,14 +140,14 @@ def _verdict(results: Results) -> str:
         if missing:
             notes.append(f"{name}: {missing:,} tasks were not done when the simulation ended.")
             notes += [f"{name}: {line}." for line in list(result.meta.get("unfinished", []))[:UNFINISHED_MAX]]
-        elif figures["flow_time_p100_ns"] is not None:
-            tails[name] = float(figures["flow_time_p100_ns"])
+        elif figures[measure] is not None:
+            tails[name] = float(figures[measure])
     is_one = len(results) == 1
     sentence = "Everything is done." if is_one else "Everything is done, with every transport."
     if num_open:
         sentence = f"{num_open:,} tasks are not done."
     if len(tails) == 1 and is_one:
-        notes.append(f"The slowest flow took {time_text(next(iter(tails.values())))}.")
+        notes.append(f"The slowest {what} took {time_text(next(iter(tails.values())))}.")
     elif len(tails) > 1:
         best = min(tails, key=lambda name: tails[name])
         others = ", ".join(
@@ -151,7 +155,7 @@ def _verdict(results: Results) -> str:
             for name, tail in tails.items()
             if name != best
         )
-        notes.append(f"Slowest flow, for which a step waits: {best} {time_text(tails[best])}; {others}.")
+        notes.append(f"Slowest {what}: {best} {time_text(tails[best])}; {others}.")
     return verdict_box(not num_open, sentence, notes)
 
 
@@ -295,7 +299,7 @@ def _flow_times(results: Results) -> Iterator[str]:
         note = "A step ends with its last task, and lasts from the end of the step before it."
         note += "".join(f" {name} completed too few steps." for name in done if name not in stepped)
         yield section("Step times", figure_html(sim_figures.step_time_figure(stepped)), note)
-    if any(len(result.tasks.phase_names) > 1 for result in done.values()):
+    if any(len(np.unique(result.tasks.phase[result.tasks.is_flow])) > 1 for result in done.values()):
         yield _phases(done)
 
 
@@ -340,6 +344,14 @@ def _with_series(results: Results, name: str) -> dict[str, SimulationResult]:
     return {label: result for label, result in results.items() if has_series(result, name)}
 
 
+def _window_note(results: Results) -> str:
+    """Says where the axis of time ends before the results do."""
+    window, end = window_ns(results), max(end_ns(result) for result in results.values())
+    if window >= 0.99 * end:
+        return ""
+    return f" The axis ends at {time_text(window)} of {time_text(end)}; double-click for all of it."
+
+
 def _without(results: Results, having: Results) -> str:
     missing = [name for name in results if name not in having]
     return f" Not recorded by {', '.join(missing)}." if missing else ""
@@ -350,11 +362,16 @@ def _throughput(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[
 
     having = _with_series(results, "goodput_bytes")
     if having:
-        note = "Payload that reached its receivers, summed over all NICs." + _without(results, having)
+        note = (
+            "Payload that reached its receivers, summed over all NICs."
+            + _without(results, having)
+            + _window_note(having)
+        )
         yield section("Throughput", figure_html(sim_figures.goodput_figure(having, faults)), note)
     else:
         figure = sim_figures.under_way_figure(results, faults)
         note = f"Flows that had begun and were not done. Throughput was not recorded. {HOW_TO_SAMPLE}"
+        note += _window_note(results)
         yield section("Flows under way", figure_html(figure), note)
     several = {
         name: result
@@ -395,7 +412,11 @@ def _queues(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
 
     having = _with_series(results, "queue_max_bytes")
     if having:
-        note = "The deepest queue anywhere between these tiers, in each interval." + _without(results, having)
+        note = (
+            "The deepest queue anywhere between these tiers, in each interval."
+            + _without(results, having)
+            + _window_note(having)
+        )
         yield section("Queues", figure_html(sim_figures.queue_figure(having, faults)), note)
     elif not any(result.links.max_queue_bytes.any() for result in results.values()):
         yield _not_recorded("Queues", "how deep queues were", "Only the packet level has queues.")
@@ -431,7 +452,7 @@ def _counts(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
         if names and all(has_series(result, name) for name in names)
     }
     if having:
-        note = "Counted from the beginning." + _without(results, having)
+        note = "Counted from the beginning." + _without(results, having) + _window_note(having)
         yield section(
             "Losses and repetitions", figure_html(sim_figures.count_figure(having, faults, names)), note
         )
@@ -440,7 +461,11 @@ def _counts(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
 def _states(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]:
     from farstep.observe import sim_figures
 
-    having = {name: result for name, result in results.items() if state_counts(result) is not None}
+    having = {
+        name: result
+        for name, result in results.items()
+        if state_counts(result, window_ns(results)) is not None
+    }
     if not having:
         yield section(
             "States of the paths",
@@ -450,7 +475,7 @@ def _states(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
         return
     note = (
         "Entropy values (EVs) of all connections that are not GOOD: skipped once after a mark, or assumed bad "
-        "after a loss and replaced until a probe comes back."
+        "after a loss and replaced until a probe comes back." + _window_note(having)
     )
     yield section("States of the paths", figure_html(sim_figures.state_figure(having, faults)), note)
 
@@ -526,7 +551,7 @@ def _repeat(results: Results) -> str:
         content += f"<pre>{escape(str(command))}</pre>"
     scenario = first.meta.get("scenario")
     if scenario:
-        text = scenario if isinstance(scenario, str) else toml_text(scenario)
+        text = scenario if isinstance(scenario, str) else toml_text(_without_empty(scenario))
         content += _details("scenario", text, is_open=True)
     else:
         content += (
@@ -537,6 +562,14 @@ def _repeat(results: Results) -> str:
         rest = {key: value for key, value in result.meta.items() if key not in told}
         content += _details(f"settings: {name}", json.dumps(rest, indent=2, ensure_ascii=False, default=str))
     return section("To repeat this simulation", content)
+
+
+def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out tables and lists with nothing in them, also inside of sections."""
+    inner = {
+        key: _without_empty(value) if isinstance(value, Mapping) else value for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if value not in ({}, [], ())}
 
 
 def _details(summary: str, text: str, *, is_open: bool = False) -> str:

@@ -19,10 +19,16 @@ CDF_POINTS_MAX = 800
 """Points of one distribution: a screen has about as many lines."""
 BINS_MAX = 500
 """Bins of a series over time."""
+LENGTHS_APART_MAX = 6.0
+"""Results of which the longest lasts so many times the shortest are shown on one axis as a whole..."""
+LENGTHS_SHOWN = 4.0
+"""...else so many times the length of the shortest."""
 PROFILE_CELLS_MAX = 256
 """Columns of the heat map of one result, planes side by side."""
 CHAIN_MAX = 8
 """Tasks shown of the chain that the slowest flow waited for."""
+CHAIN_STEPS_MAX = 100
+"""Predecessors looked at for it."""
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED")
 """States of a path by the number an engine records."""
 
@@ -167,6 +173,38 @@ def end_ns(result: SimulationResult) -> int:
     return max(*latest, int(result.meta.get("end_ns", 0)), 1)
 
 
+def window_ns(results: Mapping[str, SimulationResult]) -> float:
+    """Returns until when figures over time show results that differ much in length.
+
+    What happens in a few milliseconds cannot be seen beside a second in which one transport waits for a timer. So an
+    axis ends some way after the quickest result, and where a stalled one delivered its last byte.
+    """
+    active = {name: _active_until_ns(result) for name, result in results.items()}
+    longest, shortest = max(active.values()), min(active.values())
+    return longest if longest <= LENGTHS_APART_MAX * shortest else LENGTHS_SHOWN * shortest
+
+
+def _active_until_ns(result: SimulationResult) -> float:
+    """The end of a result, or a little after its last delivery if it did not get there."""
+    end = float(end_ns(result))
+    if result.finished.all():
+        return end
+    last = float(result.finish_ns.max(initial=0))
+    if has_series(result, "goodput_bytes"):
+        delivered = np.flatnonzero(result.series["goodput_bytes"])
+        last = max(last, float(result.series["time_ns"][delivered[-1]]) if len(delivered) else 0.0)
+    return min(end, 1.1 * last) if last > 0 else end
+
+
+def _edges(start: float, window: float, end: float) -> Array:
+    """Edges of bins, finer in the window than after it."""
+    if window >= end:
+        return np.linspace(start, end, BINS_MAX + 1)
+    return np.concatenate(
+        (np.linspace(start, window, BINS_MAX + 1), np.linspace(window, end, BINS_MAX // 2)[1:])
+    )
+
+
 # ---- flows ----
 
 
@@ -198,27 +236,32 @@ def distribution(durations: Array, total: int) -> tuple[Array, Array]:
     return ordered[chosen], (chosen + 1) / max(total, 1)
 
 
-def under_way(result: SimulationResult) -> tuple[Array, Array]:
-    """Returns how many flows were under way from when on: times in ns and counts, at most `BINS_MAX` each."""
+def under_way(result: SimulationResult, window: float) -> tuple[Array, Array]:
+    """Returns how many flows were under way from when on: times in ns and counts."""
     flows = result.tasks.is_flow & (result.start_ns >= 0)
     starts = result.start_ns[flows]
     ends = np.where(result.finished[flows], result.finish_ns[flows], end_ns(result))
     times = np.unique(np.concatenate((starts, ends)))
     if len(times) > BINS_MAX:
-        times = np.linspace(times[0], times[-1], BINS_MAX).round()
+        times = _edges(float(times[0]), min(window, float(times[-1])), float(times[-1])).round()
     begun = np.searchsorted(np.sort(starts), times, side="right")
     done = np.searchsorted(np.sort(ends), times, side="right")
     return times, begun - done
 
 
 def chain(result: SimulationResult, task: int) -> list[int]:
-    """Returns the tasks that a task waited for, each the last of the next one's predecessors, and itself last."""
-    found = [task]
-    while len(found) < CHAIN_MAX:
-        before = result.tasks.predecessors(found[-1])
-        if not len(before):
+    """Returns the tasks that a task waited for, each the last of the next one's predecessors, and itself last.
+
+    Tasks that took no time, which only join others, are passed over.
+    """
+    found, at = [task], task
+    for _ in range(CHAIN_STEPS_MAX):
+        before = result.tasks.predecessors(at)
+        if len(found) == CHAIN_MAX or not len(before):
             break
-        found.append(int(before[np.argmax(result.finish_ns[before])]))
+        at = int(before[np.argmax(result.finish_ns[before])])
+        if result.tasks.is_flow[at] or result.finish_ns[at] != result.start_ns[at]:
+            found.append(at)
     return found[::-1]
 
 
@@ -328,48 +371,52 @@ def has_series(result: SimulationResult, name: str) -> bool:
     return len(times) > 1 and times[-1] > 0 and len(result.series.get(name, ())) == len(times)
 
 
-def sampled_sums(result: SimulationResult, name: str) -> tuple[Array, Array, Array]:
-    """Returns a series of amounts per interval, joined to at most `BINS_MAX` intervals.
+def sampled_sums(result: SimulationResult, name: str, window: float) -> tuple[Array, Array, Array]:
+    """Returns a series of amounts per interval, intervals joined to at most `BINS_MAX` in the window.
 
     Returns:
         End of each interval in ns, its length in ns, and the amounts (intervals, columns).
     """
-    return _joined(result, name, np.add)
+    return _joined(result, name, np.add, window)
 
 
-def sampled_peaks(result: SimulationResult, name: str) -> tuple[Array, Array]:
-    """Returns a series of peaks, joined to at most `BINS_MAX` intervals: their ends in ns, and the peaks."""
-    ends, _, peaks = _joined(result, name, np.maximum)
+def sampled_peaks(result: SimulationResult, name: str, window: float) -> tuple[Array, Array]:
+    """Returns a series of peaks, intervals joined likewise: their ends in ns, and the peaks."""
+    ends, _, peaks = _joined(result, name, np.maximum, window)
     return ends, peaks
 
 
-def _joined(result: SimulationResult, name: str, how: np.ufunc) -> tuple[Array, Array, Array]:
+def _joined(result: SimulationResult, name: str, how: np.ufunc, window: float) -> tuple[Array, Array, Array]:
     times = np.asarray(result.series["time_ns"], np.float64)
     values = np.asarray(result.series[name], np.float64).reshape(len(times), -1)
     lasted = np.diff(times, prepend=min(0.0, times[0]))
     times, values, lasted = times[lasted > 0], values[lasted > 0], lasted[lasted > 0]
-    stride = -(-len(times) // BINS_MAX)
-    firsts = np.arange(0, len(times), stride)
-    lasts = np.minimum(firsts + stride, len(times)) - 1
+    inside = int(np.searchsorted(times, window, side="right"))
+    parts = [
+        np.arange(begin, stop, max(1, -(-(stop - begin) // most)))
+        for begin, stop, most in ((0, inside, BINS_MAX), (inside, len(times), BINS_MAX // 2))
+    ]
+    firsts = np.concatenate(parts)
+    lasts = np.append(firsts[1:], len(times)) - 1
     return times[lasts], np.add.reduceat(lasted, firsts), how.reduceat(values, firsts, axis=0)
 
 
-def state_counts(result: SimulationResult) -> tuple[Array, Array] | None:
+def state_counts(result: SimulationResult, window: float) -> tuple[Array, Array] | None:
     """Counts the entropy values in each state over time.
 
     Returns:
-        Times in ns, at most `BINS_MAX`, and counts (times, states), each the largest in its interval; of GOOD
+        Times in ns and counts (times, states), each the largest in its interval; of GOOD
         only how many fewer there are. None if no change of a state was recorded.
     """
     if has_series(result, "ev_states"):
-        return sampled_peaks(result, "ev_states")
+        return sampled_peaks(result, "ev_states", window)
     events = result.ev_events
     if not len(events.get("time_ns", ())):
         return None
-    return _counts_of_changes(events, end_ns(result))
+    return _counts_of_changes(events, window, end_ns(result))
 
 
-def _counts_of_changes(events: Mapping[str, Array], end: int) -> tuple[Array, Array]:
+def _counts_of_changes(events: Mapping[str, Array], window: float, end: int) -> tuple[Array, Array]:
     time, state = np.asarray(events["time_ns"], np.int64), np.asarray(events["state"], np.int64)
     keys = [np.asarray(events[name], np.int64) for name in ("source", "target", "plane", "ev")]
     keys += [np.asarray(events[name], np.int64) for name in ("connection",) if name in events]
@@ -387,7 +434,7 @@ def _counts_of_changes(events: Mapping[str, Array], end: int) -> tuple[Array, Ar
     counts, times = np.cumsum(change[by_time], axis=0), time[order][by_time]
     if len(times) <= BINS_MAX:
         return np.append(times, end), np.vstack((counts, counts[-1:]))
-    edges = np.linspace(times[0], end, BINS_MAX + 1)
+    edges = _edges(float(times[0]), max(min(window, end), float(times[0])), end)
     firsts = np.searchsorted(times, edges[:-1])
     # What held when an interval began counts too.
     held = np.vstack((np.zeros((1, len(STATES)), np.int64), counts))

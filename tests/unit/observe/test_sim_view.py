@@ -22,6 +22,7 @@ from farstep.observe.sim_view import (
     state_counts,
     time_text,
     under_way,
+    window_ns,
 )
 from tests.unit.observe.fake_simulation import fake_simulation
 from tests.unit.sim.small_result import small_result
@@ -44,13 +45,13 @@ def test_a_thinned_distribution_keeps_its_ends_and_its_tail() -> None:
 
 
 def test_flows_under_way_are_those_begun_and_not_done() -> None:
-    times, counts = under_way(small_result())
+    times, counts = under_way(small_result(), 5_000)
     assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {0: 2, 1000: 1, 2000: 1, 5000: 0}
 
 
 def test_a_flow_that_never_ended_is_under_way_until_the_end() -> None:
     result = fake_simulation("roce", unfinished=3)
-    times, counts = under_way(result)
+    times, counts = under_way(result, 1e9)
     assert len(times) <= BINS_MAX
     assert counts[-2] >= 3
 
@@ -58,6 +59,15 @@ def test_a_flow_that_never_ended_is_under_way_until_the_end() -> None:
 def test_the_chain_goes_back_through_the_last_of_the_predecessors() -> None:
     assert chain(small_result(), 2) == [1, 2]  # of flows 0 and 1, flow 1 was done later
     assert chain(small_result(), 0) == [0]
+
+
+def test_tasks_that_only_join_others_are_passed_over() -> None:
+    result = small_result()
+    kind = np.array([0, 1, 0], np.uint8)
+    start, finish = np.array([0, 1_000, 1_000]), np.array([1_000, 1_000, 5_000])
+    offset, index = np.array([0, 0, 1, 2]), np.array([0, 1], np.int32)
+    tasks = replace(result.tasks, kind=kind, dep_offset=offset, dep_index=index)
+    assert chain(replace(result, tasks=tasks, start_ns=start, finish_ns=finish), 2) == [0, 2]
 
 
 def test_links_are_grouped_from_the_nic_up_and_down_again() -> None:
@@ -83,28 +93,50 @@ def test_a_load_profile_shows_the_busiest_link_and_every_mean() -> None:
 
 def test_joined_samples_keep_their_sum_and_their_peak() -> None:
     result = fake_simulation(samples=7_001)
-    ends, lasted, amounts = sampled_sums(result, "plane_bytes")
+    ends, lasted, amounts = sampled_sums(result, "plane_bytes", 1e9)
     assert len(ends) <= BINS_MAX
     assert amounts.sum(axis=0) == pytest.approx(result.series["plane_bytes"].sum(axis=0))
     assert lasted.sum() == result.series["time_ns"][-1]
-    _, peaks = sampled_peaks(result, "queue_max_bytes")
+    _, peaks = sampled_peaks(result, "queue_max_bytes", 1e9)
     assert peaks.max(axis=0).tolist() == result.series["queue_max_bytes"].max(axis=0).tolist()
 
 
+def test_samples_are_finer_in_the_window_and_lose_nothing_after_it() -> None:
+    result = fake_simulation(samples=50_000)
+    end = int(result.series["time_ns"][-1])
+    ends, lasted, amounts = sampled_sums(result, "goodput_bytes", end / 10)
+    assert (ends <= end / 10).sum() == BINS_MAX
+    assert (ends > end / 10).sum() == BINS_MAX // 2
+    assert amounts.sum() == pytest.approx(result.series["goodput_bytes"].sum())
+    assert lasted.sum() == end
+
+
+def test_a_short_result_is_not_lost_beside_a_long_one() -> None:
+    short, long = fake_simulation(samples=0), fake_simulation(samples=0, size_bytes=800_000_000)
+    assert window_ns({"a": short, "b": short}) == short.duration_ns
+    assert window_ns({"a": short, "b": long}) == 4 * short.duration_ns
+
+
+def test_a_stalled_result_is_shown_until_it_stalled() -> None:
+    result = fake_simulation("roce", unfinished=3, samples=0)
+    result.meta["end_ns"] = 10**9
+    assert window_ns({"roce": result}) == pytest.approx(1.1 * result.finish_ns.max())
+
+
 def test_a_sample_at_the_very_beginning_lasts_no_time_and_is_left_out() -> None:
-    ends, lasted, amounts = sampled_sums(small_result(), "plane_bytes")
+    ends, lasted, amounts = sampled_sums(small_result(), "plane_bytes", 1e9)
     assert (ends.tolist(), lasted.tolist(), amounts.tolist()) == ([1000], [1000], [[3, 4]])
 
 
 def test_changes_of_paths_become_counts() -> None:
-    times, counts = state_counts(small_result())
+    times, counts = state_counts(small_result(), 1e9)
     assert times.tolist()[:2] == [2_500, 9_000]
     assert counts[:, 2].tolist()[:2] == [1, 0]
 
 
 def test_the_worst_moment_of_many_changes_is_kept() -> None:
     result = fake_simulation(nics=256)
-    times, counts = state_counts(result)
+    times, counts = state_counts(result, 1e9)
     assert len(times) == BINS_MAX
     events = result.ev_events
     expected = 0
@@ -118,7 +150,7 @@ def test_the_worst_moment_of_many_changes_is_kept() -> None:
 
 
 def test_no_change_of_a_path_is_no_count() -> None:
-    assert state_counts(fake_simulation("roce")) is None
+    assert state_counts(fake_simulation("roce"), 1e9) is None
 
 
 def test_background_flows_are_not_counted() -> None:
