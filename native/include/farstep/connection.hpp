@@ -219,6 +219,21 @@ public:
         if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
     }
 
+    // ---- cache -------------------------------------------------------------------------------------------------------
+
+    /// Calls f(address, bytes) for what any call touches of the connection itself; see PathSet.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(&error_, static_cast<size_t>(reinterpret_cast<const char*>(&completed_at_failure_) - reinterpret_cast<const char*>(&error_)));
+    }
+    template <class F>
+    void each_hot_on_data(F&& f) const noexcept {
+        each_hot(f);
+        receiver_.each_hot(f);
+        control_paths_.each_hot(f);
+        paths_.each_hot(f);
+    }
+
 private:
     static constexpr uint8_t kFatalCopies = 2, kFatalRepeats = 4;
     static constexpr uint64_t kDeafAfterRtts = 4;

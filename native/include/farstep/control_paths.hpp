@@ -54,6 +54,13 @@ public:
         return ev == kNoEv ? any(paths) : ev;
     }
 
+    /// Calls f(address, bytes) for what an answer touches; see PathSet.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(&arrivals_, sizeof arrivals_);
+        f(&next_answer_, sizeof next_answer_);
+    }
+
 private:
     static constexpr uint64_t kSameLength_ns = 1'000'000;  // what a busy host adds for no reason
     static constexpr uint8_t kSuspect = 2;  // probes in a row without an answer: one may be lost by chance

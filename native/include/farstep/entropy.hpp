@@ -220,6 +220,21 @@ public:
     bool poll_event(EvEvent& out) noexcept { return table_.events().poll(out); }
     uint64_t dropped_events() const noexcept { return table_.events().dropped(); }
 
+    // ---- cache ----------------------------------------------------------------------------------------------
+
+    // Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides. A simulation of
+    // many connections asks the cache for it ahead of time.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        table_.each_hot(f);
+        share_.each_hot(f);
+        f(&mask_, sizeof mask_);
+    }
+    template <class F>
+    void each_hot_on_ack(F&& f) const noexcept {
+        f(health_.get(), config_.num_planes * sizeof(PlaneHealth));
+    }
+
     // ---- figures --------------------------------------------------------------------------------------------
 
     uint64_t ev_rtt_ns(EvIndex ev) const noexcept { return table_.at(ev).rtt_ns; }

@@ -71,6 +71,13 @@ public:
         return table_[here];
     }
 
+    /// Calls f(address, bytes) for what a pick touches.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(planes_.get(), num_planes_ * sizeof(Stretch));
+        f(table_.get(), size_ * sizeof(EvIndex));
+    }
+
 private:
     struct Stretch {
         uint32_t begin = 0, end = 0;   // of this plane in the table

@@ -79,6 +79,11 @@ public:
         return (near > shortest_rtt_ns ? near - shortest_rtt_ns : 0) + quarters_ns(near);
     }
 
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(plane_rtt_.get(), num_planes_ * sizeof(RoundTrip));
+    }
+
 private:
     static constexpr uint32_t kMaxQuarters = 4;
     static constexpr uint64_t kPeaceRtts = 64;

@@ -184,6 +184,17 @@ public:
     double eta_bytes() const noexcept { return eta_bytes_; }
     double fi_scale() const noexcept { return fi_scale_; }
 
+    // Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides; see PathSet.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(&inflight_, 64);
+        f(&config_.ack_threshold_bytes, sizeof config_.ack_threshold_bytes);
+    }
+    template <class F>
+    void each_hot_on_ack(F&& f) const noexcept {
+        f(&config_, static_cast<size_t>(reinterpret_cast<const char*>(&quick_adapts_) - reinterpret_cast<const char*>(&config_)));
+    }
+
 private:
     static constexpr uint64_t kDefaultBaseRttNs = 1'000'000;   // stands only until the first sample
     static constexpr uint32_t kInitialPackets = 32;

@@ -109,6 +109,13 @@ public:
         return lanes_[plane].weight / sum;
     }
 
+    /// Calls f(address, bytes) for what every packet touches.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(this, sizeof *this);
+        f(lanes_.get(), num_planes_ * sizeof(Lane));
+    }
+
 private:
     // Of one plane; fills a cache line.
     struct Lane {

@@ -155,6 +155,14 @@ public:
     uint32_t out_of_order_held() const noexcept { return ooo_; }
     const ReceiverCounters& counters() const noexcept { return counters_; }
 
+    /// Calls f(address, bytes) for what a packet touches; see PathSet.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(this, sizeof *this);
+        f(flags_.get(), ring_ < 2 * Arena::kLine_bytes ? ring_ : 2 * Arena::kLine_bytes);
+        f(triggers_.get(), sizeof(Trigger));
+    }
+
 private:
     static constexpr uint8_t kReceived = 1, kLast = 2, kImm = 4, kReported = 8;
     static constexpr uint32_t kMinSackCharge_bytes = 1024;  // UET: small packets count at least this much

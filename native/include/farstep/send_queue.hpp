@@ -125,6 +125,11 @@ public:
         ++head_;
     }
 
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(ring_.get(), (mask_ + 1 < 2 ? mask_ + 1 : 2) * sizeof(Message));
+    }
+
 private:
     uint32_t mtu_bytes_, wimm_;
     uint64_t mask_;

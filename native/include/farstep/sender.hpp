@@ -244,6 +244,24 @@ public:
         return base << doublings;
     }
     const SenderCounters& counters() const noexcept { return counters_; }
+    /// Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides; see PathSet.
+    template <class F>
+    void each_hot(F&& f) const noexcept {
+        f(this, static_cast<size_t>(reinterpret_cast<const char*>(&newest_acked_tx_ns_) - reinterpret_cast<const char*>(this)));
+        f(plane_asked_ns_.get(), config_.paths.num_planes * sizeof(uint64_t));
+        queue_.each_hot(f);
+        f(&config_.mtu_bytes, sizeof config_.mtu_bytes);
+        f(&config_.reliability, sizeof config_.reliability);
+    }
+    template <class F>
+    void each_hot_on_ack(F&& f) const noexcept {
+        f(&newest_acked_tx_ns_, static_cast<size_t>(reinterpret_cast<const char*>(this + 1) - reinterpret_cast<const char*>(&newest_acked_tx_ns_)));
+        patience_.each_hot(f);
+    }
+    void prefetch_next() const noexcept { __builtin_prefetch(&records_[next_psn_ & mask_], 1); }
+    void prefetch_oldest() const noexcept {
+        for (uint32_t i = 0; i < 4; ++i) __builtin_prefetch(&records_[(una_ + 2 * i) & mask_], 1);
+    }
     uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : config_.reliability.initial_rtt_ns; }
 
 private:

@@ -101,16 +101,15 @@ public:
         EvIndex ev = kNoEv;
         uint64_t psn = 0;
         if (!s.connection.sender().poll_burst(now, free_ports, 1, ev, &psn)) return false;
-        s.connection.sender().describe(psn, sent_);
+        const Sender::Outline o = s.connection.sender().outline(psn);
         out.packet = net_->new_packet();
         out.port = s.connection.paths().plane(ev);
-        net_->cargo(out.packet) = {c, sent_.bth.psn, sent_.tseth.timestamp, static_cast<uint16_t>(ev | out.port << kPlaneShift)};
+        net_->cargo(out.packet) = {c, static_cast<uint32_t>(psn) & wire::kPsnMask, o.timestamp, static_cast<uint16_t>(ev | out.port << kPlaneShift)};
         Packet& k = net_->packet(out.packet);
         k.route = s.routes[ev];
-        k.bytes = static_cast<uint16_t>(sent_.payload_bytes + net_->fabric().settings().overhead_bytes);
-        k.flags = static_cast<uint8_t>((wire::ends_message(sent_.bth.opcode) ? kLast : 0) | (sent_.bth.ack_request ? kAsks : 0) |
-                                       (sent_.bth.rtx ? kAgain : 0));
-        if (sent_.bth.rtx) host.note_retransmitted();
+        k.bytes = static_cast<uint16_t>(o.payload_bytes + net_->fabric().settings().overhead_bytes);
+        k.flags = static_cast<uint8_t>((o.ends_message ? kLast : 0) | (o.asks ? kAsks : 0) | (o.is_again ? kAgain : 0));
+        if (o.is_again) host.note_retransmitted();
         rearm(host, 2 * c, s.connection);
         return true;
     }
@@ -182,11 +181,17 @@ public:
     // ---- cache -------------------------------------------------------------------------------------------------------
 
     void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
-    void prefetch_state(uint32_t c) const noexcept { prefetch_lines(rows_[c].source, kSourceLines); }
-    void prefetch_data(const Cargo& g) const noexcept { prefetch_lines(rows_[g.connection].target, kTargetLines); }
+    void prefetch_state(uint32_t c) const noexcept { poll_lines_.prefetch(rows_[c].source); }
+    void prefetch_last(uint32_t c) const noexcept {
+        if (rows_[c].source) rows_[c].source->connection.sender().prefetch_next();
+    }
+    void prefetch_data(const Cargo& g) const noexcept { data_lines_.prefetch(rows_[g.connection].target); }
     void prefetch_control(const Control& c) const noexcept {
-        if (c.to_source) prefetch_lines(rows_[c.connection].source, kSourceLines);
-        else prefetch_lines(rows_[c.connection].target, kTargetLines);
+        if (c.to_source) ack_lines_.prefetch(rows_[c.connection].source);
+        else data_lines_.prefetch(rows_[c.connection].target);
+    }
+    void prefetch_control_last(const Control& c) const noexcept {
+        if (c.to_source && rows_[c.connection].source) rows_[c.connection].source->connection.sender().prefetch_oldest();
     }
 
     // ---- figures -----------------------------------------------------------------------------------------------------
@@ -226,7 +231,6 @@ private:
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
     enum Kind : uint8_t { kSack, kNack, kAck, kProbe };
-    static constexpr uint32_t kSourceLines = 12, kTargetLines = 12;
     static constexpr size_t kScratch_bytes = size_t{1} << 20;
 
     struct SackBody {
@@ -306,10 +310,24 @@ private:
         std::vector<void*> free_;
     };
 
-    static void prefetch_lines(const void* p, uint32_t lines) noexcept {
-        if (!p) return;
-        for (uint32_t i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(p) + 64 * i, 1);
-    }
+    /// Cache lines of a block that one kind of call touches, the same in every block.
+    class HotLines {
+    public:
+        void add(const void* block, const void* address, size_t bytes) {
+            if (bytes == 0) return;
+            const auto at = static_cast<size_t>(static_cast<const std::byte*>(address) - static_cast<const std::byte*>(block));
+            for (size_t line = at / 64; line <= (at + bytes - 1) / 64; ++line)
+                if (std::find(lines_.begin(), lines_.end(), line * 64) == lines_.end()) lines_.push_back(static_cast<uint32_t>(line * 64));
+        }
+        void prefetch(const void* block) const noexcept {
+            if (!block) return;
+            for (const uint32_t at : lines_) __builtin_prefetch(static_cast<const char*>(block) + at, 1);
+        }
+        size_t size() const noexcept { return lines_.size(); }
+
+    private:
+        std::vector<uint32_t> lines_;
+    };
     template <class Host>
     void rearm(Host& host, uint32_t timer, const Connection& c) {
         host.set_timer(timer, c.next_timeout_ns());
@@ -537,13 +555,38 @@ private:
         if (is_source) {
             auto* end = new (arena.take(sizeof(SourceEnd), 64)) SourceEnd(c, settings_.congestion, links.data(), max_ports_, &arena);
             arena.take(source_evs() * sizeof(uint64_t), 64);
+            const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch.get(), p, bytes); };
+            const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch.get(), p, bytes); };
+            on_poll(end, head_bytes(*end));
+            on_poll(&end->routes, sizeof end->routes);
+            each_hot(*end, on_poll);
+            on_ack(end, head_bytes(*end));
+            each_hot(*end, on_ack);
+            end->connection.paths().each_hot_on_ack(on_ack);
+            end->connection.sender().each_hot_on_ack(on_ack);
+            end->window.each_hot_on_ack(on_ack);
             end->~SourceEnd();
         } else {
             auto* end = new (arena.take(sizeof(TargetEnd), 64)) TargetEnd(c, shared_window_, links.data(), max_ports_, &arena);
-            arena.take(target_evs() * sizeof(ControlPath), 64);
+            const void* const ways = arena.take(target_evs() * sizeof(ControlPath), 64);
+            const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch.get(), p, bytes); };
+            on_data(end, head_bytes(*end));
+            end->connection.each_hot_on_data(on_data);
+            on_data(&end->ways, sizeof end->ways + sizeof end->num_ways + sizeof end->arrival_port);
+            on_data(ways, std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
             end->~TargetEnd();
         }
         return arena.used_bytes();
+    }
+    static size_t head_bytes(const End& end) noexcept {
+        return static_cast<size_t>(reinterpret_cast<const std::byte*>(&end.connection) - reinterpret_cast<const std::byte*>(&end));
+    }
+    template <class F>
+    static void each_hot(const SourceEnd& end, F&& f) {
+        end.connection.each_hot(f);
+        end.connection.paths().each_hot(f);
+        end.connection.sender().each_hot(f);
+        end.window.each_hot(f);
     }
     void fill_links(uint32_t nic, uint32_t peer, PlaneLink* links) const noexcept {
         const FabricState& f = net_->fabric();
@@ -662,12 +705,13 @@ private:
     Settings settings_;
     Network<Policy>* net_;
     VirtualArray<Row> rows_;
+    HotLines poll_lines_, ack_lines_, data_lines_;
     std::unique_ptr<BlockPool> source_block_, target_block_;
     RegionTable regions_;
     uint8_t region_byte_ = 0;
     uint32_t region_key_ = 0, max_ports_ = 1;
     Nscc shared_window_;  // of the targets, which send nothing
-    wire::Packet data_, sent_, control_;
+    wire::Packet data_, control_;
     std::vector<PathEvent> events_;
 };
 

@@ -281,6 +281,9 @@ private:
                 net_.prefetch_control(static_cast<uint32_t>(number_of(due_[i + 2 * kAhead])));
             if (i + kAhead < due_.size() && what_of(due_[i + kAhead]) == Happening::Control)
                 transport_->prefetch_control(net_.control(static_cast<uint32_t>(number_of(due_[i + kAhead]))));
+            if constexpr (requires(const Control& c) { transport_->prefetch_control_last(c); })
+                if (i + kAhead / 2 < due_.size() && what_of(due_[i + kAhead / 2]) == Happening::Control)
+                transport_->prefetch_control_last(net_.control(static_cast<uint32_t>(number_of(due_[i + kAhead / 2]))));
             handle(due_[i], begin);
         }
         now_ = begin;
@@ -331,6 +334,8 @@ private:
         for (size_t i = 0; i < turn_.size(); ++i) {
             if (i + 2 * kAhead < turn_.size()) transport_->prefetch_poll(rings_->first(turn_[i + 2 * kAhead]));
             if (i + kAhead < turn_.size()) transport_->prefetch_state(rings_->first(turn_[i + kAhead]));
+            if constexpr (requires { transport_->prefetch_last(0u); })
+                if (i + kAhead / 2 < turn_.size()) transport_->prefetch_last(rings_->first(turn_[i + kAhead / 2]));
             serve_nic(turn_[i], slot);
         }
     }
