@@ -232,8 +232,7 @@ def _comparison(results: Results) -> str:
     rows = []
     for label, key, kind in COMPARED:
         texts = [
-            "-" if key in OF_PACKETS and not column.get("packets") else _figure_text(column.get(key), kind)
-            for column in columns
+            "-" if _is_unknown(key, column) else _figure_text(column.get(key), kind) for column in columns
         ]
         is_silent = all(text == "-" for text in texts)
         has_one_step = key.startswith("step_time") and all(column.get("steps", 0) < 2 for column in columns)
@@ -246,6 +245,13 @@ def _comparison(results: Results) -> str:
         "P50, P99 and P100 are what half, 99 in 100 and all of the flows do not exceed. P100 is the slowest."
     )
     return section(title, table(("", *results), rows), note)
+
+
+def _is_unknown(key: str, figures: Mapping[str, Any]) -> bool:
+    """Whether a figure is none of this level of simulation; rates have no queues, and perhaps no packets."""
+    return (key in OF_PACKETS and not figures.get("packets")) or (
+        key == "max_queue_bytes" and not figures[key]
+    )
 
 
 def _times_taken(results: Results) -> list[tuple[str, ...]]:
