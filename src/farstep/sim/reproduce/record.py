@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Effort", "Finding", "Measure", "Verdict", "plain_number"]
+__all__ = ["Effort", "Experiment", "Finding", "Measure", "Verdict", "plain_number"]
 
 
 class Verdict(enum.StrEnum):
@@ -160,3 +160,42 @@ def plain_number(value: float) -> str:
         return f"{value:,.0f}"
     text = f"{value:.4g}"
     return f"{value:.2e}" if "e" in text else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """How a published result is looked for.
+
+    Attributes:
+        title: what was published about.
+        published: what it says.
+        setup: how it is scaled here.
+        measure: the figures, for an effort; None: it cannot be run.
+        note: why it cannot, or what to know of the result.
+    """
+
+    title: str
+    published: str
+    setup: str
+    measure: Callable[[Effort], Sequence[Measure]] | None
+    note: str = ""
+
+    def finding(self, id_: str, effort: Effort) -> Finding:
+        """Runs it."""
+        measures = () if self.measure is None else tuple(self.measure(effort))
+        judged = [measure for measure in measures if measure.is_judged]
+        if self.measure is None:
+            verdict = Verdict.NOT_REPRODUCIBLE
+        elif not judged:
+            verdict = Verdict.SHOWN
+        else:
+            verdict = Verdict.MET if all(measure.is_met for measure in judged) else Verdict.NOT_MET
+        return Finding(
+            id=id_,
+            title=self.title,
+            published=self.published,
+            setup=self.setup,
+            measures=measures,
+            verdict=verdict,
+            note=self.note,
+        )

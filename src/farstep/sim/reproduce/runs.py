@@ -16,7 +16,7 @@ from farstep.sim.result import SimResult
 from farstep.sim.tasks import TaskBuilder, TaskTable
 from farstep.sim.transports import Switch, Transport
 
-__all__ = ["bundle", "flow_times_us", "link_action", "run", "streams"]
+__all__ = ["both_ways", "bundle", "flow_times_us", "goodput_gbps", "link_action", "run", "streams"]
 
 
 def run(
@@ -104,3 +104,20 @@ def bundle(values: Mapping[Any, Sequence[float]]) -> tuple[list[float], list[flo
     quantiles = [np.percentile(series, (50, 5, 95)) for series in values.values()]
     middle, low, high = (list(map(float, column)) for column in zip(*quantiles, strict=True))
     return middle, low, high
+
+
+def goodput_gbps(result: SimResult, from_us: float, until_us: float) -> float:
+    """Payload delivered per time between two instants, of all flows together, from the sampled series."""
+    ends_us = np.asarray(result.series["time_ns"], np.float64) / 1000.0
+    starts_us = np.concatenate(([0.0], ends_us[:-1]))
+    inside = (starts_us >= from_us - 1e-6) & (ends_us <= until_us + 1e-6)
+    if not inside.any():
+        raise ValueError(f"no sample lies between {from_us} and {until_us} us")
+    lasted_us = (ends_us - starts_us)[inside].sum()
+    return float(np.asarray(result.series["goodput_bytes"])[inside].sum() * 8e-3 / lasted_us)
+
+
+def both_ways(links: ArrayLike) -> NDArray[np.int32]:
+    """Links and their opposite directions."""
+    given = np.asarray(links, np.int32)
+    return np.unique(np.concatenate((given, given ^ 1)))
