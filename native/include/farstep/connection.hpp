@@ -227,9 +227,7 @@ public:
         f(&error_, static_cast<size_t>(reinterpret_cast<const char*>(&completed_at_failure_) - reinterpret_cast<const char*>(&error_)));
     }
     template <class F>
-    void each_hot_on_data(F&& f) const noexcept {
-        each_hot(f);
-        receiver_.each_hot(f);
+    void each_hot_on_answer(F&& f) const noexcept {
         control_paths_.each_hot(f);
         paths_.each_hot(f);
     }
@@ -265,6 +263,7 @@ private:
     // Where nothing answers at all it is the peer that is gone, not its paths: they are asked seldom then.
     uint64_t next_path_probe_ns() const noexcept {
         const uint64_t due = paths_.next_probe_ns();
+        if (due == kNever) return due;
         const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + config_.reliability.host_delay_ns;
         return is_deaf ? std::max(due, last_path_probe_ns_ + config_.reliability.host_delay_ns) : due;
     }

@@ -34,12 +34,12 @@ struct ReceiverCounters {
 class Receiver {
 public:
     explicit Receiver(const ConnectionConfig& c, Arena* arena = nullptr)
-        : mtu_bytes_(c.mtu_bytes), window_(c.mpr * kMprUnit_packets), ring_(round_up_power_of_two(window_)),
-          mask_(ring_ - 1), sack_threshold_(c.sack_threshold_bytes), mpr_(static_cast<uint8_t>(c.mpr)),
-          imm_mask_(c.immediate_queue - 1), imm_ring_mask_(imm_mask_ ? mask_ : 0), max_triggers_(c.max_sack_triggers), max_nacks_(c.max_nacks),
-          max_probes_(c.max_probe_replies), flags_(ring_, arena), imm_(c.immediate_queue > 1 ? ring_ : 1, arena),
-          imm_queue_(c.immediate_queue, arena), triggers_(c.max_sack_triggers, arena), nacks_(c.max_nacks, arena),
-          probes_(c.max_probe_replies, arena) {
+        : flags_(round_up_power_of_two(c.mpr * kMprUnit_packets), arena), window_(c.mpr * kMprUnit_packets),
+          ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), mtu_bytes_(c.mtu_bytes),
+          sack_threshold_(c.sack_threshold_bytes), max_triggers_(c.max_sack_triggers), triggers_(c.max_sack_triggers, arena),
+          imm_mask_(c.immediate_queue - 1), imm_ring_mask_(imm_mask_ ? mask_ : 0), max_nacks_(c.max_nacks),
+          max_probes_(c.max_probe_replies), imm_(c.immediate_queue > 1 ? ring_ : 1, arena), imm_queue_(c.immediate_queue, arena),
+          nacks_(c.max_nacks, arena), probes_(c.max_probe_replies, arena), mpr_(static_cast<uint8_t>(c.mpr)) {
         assert((c.immediate_queue & imm_mask_) == 0);
         // One lap ahead of zero, so that sequence arithmetic never goes below it.
         expected_ = (1ull << 24) + c.peer_start_psn;
@@ -158,10 +158,17 @@ public:
     /// Calls f(address, bytes) for what a packet touches; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(this, sizeof *this);
+        f(this, static_cast<size_t>(reinterpret_cast<const char*>(&counters_.messages) - reinterpret_cast<const char*>(this)));
         f(flags_.get(), ring_ < 2 * Arena::kLine_bytes ? ring_ : 2 * Arena::kLine_bytes);
+    }
+    template <class F>
+    void each_hot_on_answer(F&& f) const noexcept {
+        f(&counters_, static_cast<size_t>(reinterpret_cast<const char*>(&imm_) - reinterpret_cast<const char*>(&counters_)));
+        f(&penalty_until_, sizeof penalty_until_ + 2);
         f(triggers_.get(), sizeof(Trigger));
     }
+    /// One more packet of `bytes` is likely to make an answer due.
+    bool is_near_answer(uint32_t bytes) const noexcept { return bytes_since_sack_ + bytes >= sack_threshold_ || !first_seen_; }
 
 private:
     static constexpr uint8_t kReceived = 1, kLast = 2, kImm = 4, kReported = 8;
@@ -389,30 +396,32 @@ private:
         for (uint64_t p = unreported_low_; p <= max_received_; ++p) flag(p) &= static_cast<uint8_t>(~kReported);
     }
 
-    uint32_t mtu_bytes_, window_, ring_, mask_, sack_threshold_;
-    uint8_t mpr_;
-    uint32_t imm_mask_, imm_ring_mask_;  // where only one may be held, one place suffices
-    uint32_t max_triggers_, max_nacks_, max_probes_;
+    // What every packet touches comes first, so that it lies together; then what an answer touches.
     Table<uint8_t> flags_;
+    uint32_t window_, ring_, mask_, mtu_bytes_;
+    uint64_t expected_, max_received_, unreported_low_;
+    uint64_t requested_until_ = 0;  // a SACK is owed when everything below has come; 0 none
+    uint64_t rcvd_bytes_ = 0;
+    uint32_t ooo_ = 0, bytes_since_sack_ = 0, sack_threshold_;
+    bool first_seen_ = false, refresh_due_ = false, sack_due_ = false, ack_pending_ = false;
+    uint32_t num_triggers_ = 0, num_nacks_ = 0, num_probes_ = 0;
+    uint32_t max_triggers_;
+    Trigger last_{};
+    Stream stream_;
+    ReceiverCounters counters_;
+    uint64_t messages_done_ = 0;
+    Table<Trigger> triggers_;
+    uint64_t refresh_cursor_ = 0, acknowledged_ = 0;
+    uint64_t imm_head_ = 0, imm_tail_ = 0;
+    uint32_t imm_mask_, imm_ring_mask_;  // where only one may be held, one place suffices
+    uint32_t imm_held_ = 0;  // received and not consumed, raised or still waiting for earlier packets
+    uint32_t max_nacks_, max_probes_;
     Table<uint32_t> imm_;
     Table<Immediate> imm_queue_;
-    Table<Trigger> triggers_;
     Table<PendingNack> nacks_;
     Table<PendingProbe> probes_;
-
-    uint64_t expected_, max_received_, unreported_low_, refresh_cursor_ = 0;
-    uint64_t requested_until_ = 0;  // a SACK is owed when everything below has come; 0 none
-    uint64_t messages_done_ = 0, acknowledged_ = 0, rcvd_bytes_ = 0;
-    uint64_t imm_head_ = 0, imm_tail_ = 0;
-    uint32_t imm_held_ = 0;  // received and not consumed, raised or still waiting for earlier packets
-    uint32_t ooo_ = 0, bytes_since_sack_ = 0;
-    uint32_t num_triggers_ = 0, num_nacks_ = 0, num_probes_ = 0;
-    bool first_seen_ = false, refresh_due_ = false, sack_due_ = false, ack_pending_ = false;
-    uint8_t penalty_ = 0;
     uint64_t penalty_until_ = 0;
-    Stream stream_;
-    Trigger last_{};
-    ReceiverCounters counters_;
+    uint8_t mpr_, penalty_ = 0;
 };
 
 }  // namespace farstep

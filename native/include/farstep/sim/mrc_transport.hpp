@@ -110,7 +110,8 @@ public:
         k.bytes = static_cast<uint16_t>(o.payload_bytes + net_->fabric().settings().overhead_bytes);
         k.flags = static_cast<uint8_t>((o.ends_message ? kLast : 0) | (o.asks ? kAsks : 0) | (o.is_again ? kAgain : 0));
         if (o.is_again) host.note_retransmitted();
-        rearm(host, 2 * c, s.connection);
+        // A deadline is nearer than before only if nothing was in flight.
+        if (s.connection.sender().una() == psn || !host.is_timer_set(2 * c)) rearm(host, 2 * c, s.connection);
         return true;
     }
 
@@ -157,7 +158,10 @@ public:
         End& e = is_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
         const uint64_t now = e.later(host.now_ns());
         if (e.connection.next_timeout_ns() <= now) e.connection.on_timeout(now);
-        if (!is_source) return answer(host, c, r, now);
+        if (!is_source) {
+            answer(host, c, r, now);
+            return rearm(host, timer, r.target->connection);
+        }
         after_source(host, c, r, now);
     }
     template <class Host>
@@ -186,6 +190,10 @@ public:
         if (rows_[c].source) rows_[c].source->connection.sender().prefetch_next();
     }
     void prefetch_data(const Cargo& g) const noexcept { data_lines_.prefetch(rows_[g.connection].target); }
+    void prefetch_data_last(const Cargo& g) const noexcept {
+        const TargetEnd* const t = rows_[g.connection].target;
+        if (t && t->connection.receiver().is_near_answer(net_->fabric().settings().mtu_bytes)) answer_lines_.prefetch(t);
+    }
     void prefetch_control(const Control& c) const noexcept {
         if (c.to_source) ack_lines_.prefetch(rows_[c.connection].source);
         else data_lines_.prefetch(rows_[c.connection].target);
@@ -323,6 +331,9 @@ private:
             if (!block) return;
             for (const uint32_t at : lines_) __builtin_prefetch(static_cast<const char*>(block) + at, 1);
         }
+        void remove(const HotLines& others) {
+            std::erase_if(lines_, [&](uint32_t at) { return std::find(others.lines_.begin(), others.lines_.end(), at) != others.lines_.end(); });
+        }
         size_t size() const noexcept { return lines_.size(); }
 
     private:
@@ -439,8 +450,9 @@ private:
             if (!k.poll_control(now, control_, ev)) break;
             Control out = make_control(c, control_, ev, k.paths().plane(ev), /*to_source=*/true);
             net_->send_control(r.target->ways[ev], host.now(), out);
+            if (out.kind == kProbe) rearm(host, 2 * c + 1, k);  // nothing else it sends is waited for
         }
-        rearm(host, 2 * c + 1, k);
+        if (settings_.reliability.keepalive_ns) rearm(host, 2 * c + 1, k);
     }
 
     // ---- control packets -----------------------------------------------------------------------------------------------
@@ -571,9 +583,14 @@ private:
             const void* const ways = arena.take(target_evs() * sizeof(ControlPath), 64);
             const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch.get(), p, bytes); };
             on_data(end, head_bytes(*end));
-            end->connection.each_hot_on_data(on_data);
+            end->connection.each_hot(on_data);
+            end->connection.receiver().each_hot(on_data);
             on_data(&end->ways, sizeof end->ways + sizeof end->num_ways + sizeof end->arrival_port);
-            on_data(ways, std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
+            const auto on_answer = [&](const void* p, size_t bytes) { answer_lines_.add(scratch.get(), p, bytes); };
+            end->connection.receiver().each_hot_on_answer(on_answer);
+            end->connection.each_hot_on_answer(on_answer);
+            on_answer(ways, std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
+            answer_lines_.remove(data_lines_);
             end->~TargetEnd();
         }
         return arena.used_bytes();
@@ -705,7 +722,7 @@ private:
     Settings settings_;
     Network<Policy>* net_;
     VirtualArray<Row> rows_;
-    HotLines poll_lines_, ack_lines_, data_lines_;
+    HotLines poll_lines_, ack_lines_, data_lines_, answer_lines_;
     std::unique_ptr<BlockPool> source_block_, target_block_;
     RegionTable regions_;
     uint8_t region_byte_ = 0;

@@ -122,6 +122,7 @@ public:
         set = slot;
         net_.events().append(slot, event(Happening::Timer, timer));
     }
+    bool is_timer_set(uint32_t timer) const noexcept { return (*timers_)[timer] != 0; }
     void on_received(uint32_t c) {
         Row& r = rows_[c];
         const uint32_t task = r.receiving;
@@ -266,6 +267,8 @@ private:
         for (size_t i = 0; i < count; ++i) {
             if (i + 2 * kAhead < count) net_.prefetch_arrival(a[i + 2 * kAhead].packet);
             if (i + kAhead < count) transport_->prefetch_data(net_.cargo(a[i + kAhead].packet));
+            if constexpr (requires(const Cargo& g) { transport_->prefetch_data_last(g); })
+                if (i + kAhead / 2 < count) transport_->prefetch_data_last(net_.cargo(a[i + kAhead / 2].packet));
             now_ = begin + net_.packet(a[i].packet).phase;
             transport_->on_data(*this, a[i].packet);
             net_.free_packet(a[i].packet);
