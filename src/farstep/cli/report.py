@@ -35,6 +35,8 @@ def report(
 
 def _simulations(run: Path) -> dict[str, Path]:
     """Results of simulations in a folder, or in the folders inside it, by the name of the folder."""
+    if not run.is_dir():
+        return {}
     if (run / RESULT).is_file():
         return {run.name: run}
     return {path.parent.name: path.parent for path in sorted(run.glob(f"*/{RESULT}"))}
