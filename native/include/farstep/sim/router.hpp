@@ -37,7 +37,7 @@ public:
     };
     Choice next_ports(uint32_t node, uint32_t attachment) const noexcept {
         const int16_t b = node_block_[node];
-        if (b != node_block_[attachment] || node_column_[attachment] < 0) return {};
+        if (b < 0 || b != node_block_[attachment] || node_column_[attachment] < 0) return {};
         const int32_t set = next_set_[static_cast<size_t>(block_next_[b] + int64_t{node_row_[node]} * block_columns_[b] + node_column_[attachment])];
         if (set < 0) return {};
         const int64_t at = block_set_[b] + set;

@@ -38,8 +38,9 @@ public:
     bool can_post() const noexcept { return messages_.can_post(); }
     void post(uint64_t bytes) noexcept {
         // Where everything was sent the receiver does not know of more: it goes blind, as at the start.
-        if (board_.next() == messages_.end() && board_.num_lost() == 0) send_blind();
+        const bool goes_blind = board_.next() == messages_.end() && board_.num_lost() == 0;
         messages_.post(bytes);
+        if (goes_blind) send_blind();
     }
     uint32_t messages_delivered() const noexcept { return messages_.delivered(); }
     uint32_t messages_acked() const noexcept { return messages_.acked(); }
@@ -77,10 +78,7 @@ public:
         const uint64_t oldest = board_.oldest_sent_ns();
         if (oldest == UINT64_MAX) {
             const bool waits = board_.next() != messages_.end() || board_.num_lost() > 0;
-            if (waits && budget_ == 0) {  // the pull got lost
-                ++blind_;
-                ++budget_;
-            }
+            if (waits && budget_ == 0) budget_ = 1;  // a pull got lost
             timer_.set(waits ? now + config_.rto_ns : UINT64_MAX);
             return;
         }
@@ -88,7 +86,8 @@ public:
         board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record& r) {
             if (now < r.sent_ns + config_.rto_ns || !board_.lose(s)) return;
             ++counters_.losses;
-            ++arrived_;  // never will; both ends take it so
+            ++arrived_;  // it never will, and has to be sent once more: both ends take it so
+            ++refused_;
             ++blind_;
             ++budget_;
         });
@@ -147,7 +146,9 @@ public:
         const uint32_t fetched = blind_ + granted_;
         return precedes(fetched, arrived_ + config_.initial_packets) && precedes(fetched, end_ + refused_);
     }
-    uint64_t grant(RivalAnswer& out) noexcept {
+    bool takes_idle_grant() const noexcept { return false; }
+    uint64_t grant(RivalAnswer& out, bool is_idle = false) noexcept {
+        (void)is_idle;
         if (!wants_grant()) return 0;
         ++granted_;
         out = RivalAnswer{};
@@ -165,8 +166,8 @@ private:
         return choice;
     }
     void send_blind() noexcept {
-        const uint32_t under_way = board_.num_in_flight() + budget_;
-        const uint32_t more = config_.initial_packets - std::min(config_.initial_packets, under_way);
+        const uint32_t under_way = std::min(config_.initial_packets, board_.num_in_flight() + budget_);
+        const uint32_t more = std::min(config_.initial_packets - under_way, messages_.end() - board_.next());
         budget_ += more;
         blind_ += more;
     }

@@ -11,10 +11,10 @@ namespace farstep::sim {
 
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-/// For every connection: its place in the circle of those that want more.
+/// For every connection: its places in the circles of those that want more, and of those that would take more.
 struct PacerLink {
-    uint32_t next = kNobody;
-    bool waits = false;
+    uint32_t next = kNobody, next_idle = kNobody;
+    bool waits = false, idles = false;
 };
 
 class ReceiverPacer {
@@ -27,26 +27,35 @@ public:
     /// `link(i)` is the PacerLink of connection i.
     template <class Links>
     void request(uint32_t connection, Links&& link) noexcept {
-        PacerLink& l = link(connection);
-        if (l.waits) return;
-        l.waits = true;
-        l.next = kNobody;
-        if (last_ == kNobody) first_ = connection;
-        else link(last_).next = connection;
-        last_ = connection;
+        if (link(connection).waits) return;
+        link(connection).waits = true;
+        append(waiting_, connection, [&](uint32_t c) -> uint32_t& { return link(c).next; });
+    }
+    /// Served when nobody waits.
+    template <class Links>
+    void offer(uint32_t connection, Links&& link) noexcept {
+        if (link(connection).idles) return;
+        link(connection).idles = true;
+        append(idle_, connection, [&](uint32_t c) -> uint32_t& { return link(c).next_idle; });
     }
 
-    uint64_t next_timeout_ns() const noexcept { return first_ == kNobody ? UINT64_MAX : static_cast<uint64_t>(free_ns_); }
+    uint64_t next_timeout_ns() const noexcept {
+        return waiting_.first == kNobody && idle_.first == kNobody ? UINT64_MAX : static_cast<uint64_t>(free_ns_);
+    }
 
-    /// The connection to grant to now, out of the circle; kNobody when it is too early. Follow with granted().
+    /// The connection to grant to now, out of its circle; kNobody when it is too early. Follow with granted().
     template <class Links>
-    uint32_t poll(uint64_t now, Links&& link) noexcept {
-        if (first_ == kNobody || now < static_cast<uint64_t>(free_ns_)) return kNobody;
-        const uint32_t connection = first_;
-        PacerLink& l = link(connection);
-        first_ = l.next;
-        if (first_ == kNobody) last_ = kNobody;
-        l.waits = false;
+    uint32_t poll(uint64_t now, Links&& link, bool& is_idle) noexcept {
+        is_idle = waiting_.first == kNobody;
+        if (now < static_cast<uint64_t>(free_ns_)) return kNobody;
+        if (!is_idle) {
+            const uint32_t connection = pop(waiting_, [&](uint32_t c) -> uint32_t& { return link(c).next; });
+            link(connection).waits = false;
+            return connection;
+        }
+        if (idle_.first == kNobody) return kNobody;
+        const uint32_t connection = pop(idle_, [&](uint32_t c) -> uint32_t& { return link(c).next_idle; });
+        link(connection).idles = false;
         return connection;
     }
     /// Bytes on the wire that were asked for. A pacer that was looked at a little late does not lose that time: the clock
@@ -57,9 +66,27 @@ public:
     }
 
 private:
+    struct Circle {
+        uint32_t first = kNobody, last = kNobody;
+    };
+    template <class Next>
+    static void append(Circle& of, uint32_t connection, Next&& next) noexcept {
+        next(connection) = kNobody;
+        if (of.last == kNobody) of.first = connection;
+        else next(of.last) = connection;
+        of.last = connection;
+    }
+    template <class Next>
+    static uint32_t pop(Circle& of, Next&& next) noexcept {
+        const uint32_t connection = of.first;
+        of.first = next(connection);
+        if (of.first == kNobody) of.last = kNobody;
+        return connection;
+    }
+
     double ns_per_byte_;
     double free_ns_ = 0;
-    uint32_t first_ = kNobody, last_ = kNobody;
+    Circle waiting_, idle_;
 };
 
 }  // namespace farstep::sim

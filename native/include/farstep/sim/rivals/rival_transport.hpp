@@ -37,6 +37,10 @@ struct RivalSettings {
 template <class P>
 concept ReceiverPaced = requires(P p, RivalAnswer a) { p.grant(a); };
 
+/// Wants to know how many connections of its NIC have something to send.
+template <class P>
+concept SharesCredit = requires(P p) { p.set_active_connections(1u); };
+
 template <class P, bool Lossless = false, bool Adaptive = false>
 class RivalTransport {
 public:
@@ -51,6 +55,7 @@ public:
         if constexpr (Lossless) net.set_pause_thresholds(s.xoff_packets, s.xon_packets);
         if constexpr (ReceiverPaced<P>)
             for (uint32_t n = 0; n < net.fabric().num_nics(); ++n) pacers_.emplace_back(nic_bytes_per_s(n), s.pacer_share);
+        if constexpr (SharesCredit<P>) num_active_.resize(net.fabric().num_nics());
     }
     ~RivalTransport() {
         for (Row& r : rows_) destroy(r);
@@ -92,6 +97,7 @@ public:
     void post(Host& host, uint32_t c, uint64_t bytes) {
         State& s = *rows_[c].state;
         s.protocol.post(bytes);
+        count_active(rows_[c], s.protocol.span().next != s.protocol.span().end);
         host.wake(c);
         host.set_timer(2 * c, s.protocol.next_timeout_ns());
     }
@@ -104,10 +110,12 @@ public:
         if (!r.state) return false;
         State& s = *r.state;
         if (s.epoch != net_->router().epoch()) [[unlikely]] make_routes(r);
+        if constexpr (SharesCredit<P>) s.protocol.set_active_connections(num_active_[r.source_nic]);
         RivalData d;
         const bool any = s.protocol.poll_data(s.later(now), free_ports, d);
         host.set_timer(2 * c, s.protocol.next_timeout_ns());
         if (!any) return false;
+        count_active(r, s.protocol.span().next != s.protocol.span().end);
         if (d.flags & RivalData::kAgain) host.note_retransmitted();
         out.port = s.paths.plane(d.path);
         out.packet = net_->new_packet();
@@ -183,6 +191,8 @@ public:
 
     void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
     void prefetch_state(uint32_t c) const noexcept { prefetch_lines(rows_[c].state); }
+    void prefetch_last(uint32_t) const noexcept {}
+    void prefetch_control_last(const Control&) const noexcept {}
     void prefetch_data(const Cargo& g) const noexcept { prefetch_lines(rows_[g.connection].state); }
     void prefetch_control(const Control& c) const noexcept { prefetch_lines(rows_[c.connection].state); }
 
@@ -227,6 +237,7 @@ private:
     struct Row {
         State* state;
         uint32_t source_nic, target_nic;
+        bool is_active;
         PacerLink link;
     };
 
@@ -253,6 +264,13 @@ private:
             }
         }
         for (uint32_t n = s.protocol.messages_delivered() - done; n; --n) host.on_received(c);
+    }
+    void count_active(Row& r, bool is_active) noexcept {
+        if constexpr (SharesCredit<P>) {
+            if (r.is_active == is_active) return;
+            r.is_active = is_active;
+            num_active_[r.source_nic] += is_active ? 1 : -1;
+        }
     }
     template <class Host>
     void send_answers(Host& host, uint32_t c, Row& r) {
@@ -289,16 +307,18 @@ private:
         if constexpr (ReceiverPaced<P>) {
             ReceiverPacer& pacer = pacers_[nic];
             const uint64_t now = host.now_ns();
-            for (uint32_t c; (c = pacer.poll(now, links())) != kNobody;) {
+            bool is_idle = false;
+            for (uint32_t c; (c = pacer.poll(now, links(), is_idle)) != kNobody;) {
                 Row& r = rows_[c];
                 if (!r.state) continue;
                 RivalAnswer a;
-                const uint64_t bytes = r.state->protocol.grant(a);
+                const uint64_t bytes = r.state->protocol.grant(a, is_idle);
                 if (bytes == 0) continue;
                 pacer.granted(now, bytes);
                 a.path = r.state->paths.path(r.state->way_cursor / settings_.answer_paths % r.state->paths.num_planes, 0);
                 send(host, c, r, a);
                 if (r.state->protocol.wants_grant()) pacer.request(c, links());
+                else if (r.state->protocol.takes_idle_grant()) pacer.offer(c, links());
             }
             host.set_timer(2 * num_connections_ + nic, pacer.next_timeout_ns());
         }
@@ -426,6 +446,7 @@ private:
     void destroy(Row& r) {
         if (!r.state) return;
         release_routes(*r.state);
+        count_active(r, false);
         BlockPool* pool = r.state->pool;
         r.state->~State();
         pool->give(r.state);
@@ -437,6 +458,7 @@ private:
     VirtualArray<Row> rows_;
     uint32_t num_connections_, max_ports_ = 0;
     std::vector<ReceiverPacer> pacers_;
+    std::vector<uint32_t> num_active_;  // connections of each NIC that have something to send
     std::map<uint64_t, std::unique_ptr<BlockPool>> pools_;
     std::unique_ptr<Reservation> scratch_;
 };

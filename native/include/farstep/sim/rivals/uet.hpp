@@ -28,6 +28,7 @@ struct UetConfig {
     uint32_t ack_bytes = 16'384;      // received before an acknowledgement is due (UET 3.6.10)
     uint32_t max_window_bytes = 0;    // RCCC: most credit asked for, and what is sent before any comes; 0: 1.5 BDP
     uint32_t credit_packets = 8;      // RCCC: granted at a time
+    bool idle_credit = true;          // RCCC: a receiver whose line is idle grants unasked, up to one window
     uint64_t rto_ns = 0;              // 0: 15 us and the time six queues of one BDP take to drain
     uint32_t span_packets = 0;        // between the oldest without an answer and the newest; 0: four windows
 };
@@ -63,6 +64,8 @@ public:
     }
     uint32_t messages_delivered() const noexcept { return messages_.delivered(); }
     uint32_t messages_acked() const noexcept { return messages_.acked(); }
+    /// Connections of this NIC that have something to send: together they ask for no more credit than one would.
+    void set_active_connections(uint32_t count) noexcept { num_active_ = std::max(count, 1u); }
     void set_usable_planes(uint64_t planes) noexcept { planes_.set_usable(planes); }
     FlowCounters counters() const noexcept { return counters_; }
     RivalSpan span() const noexcept { return {board_.una(), board_.next(), messages_.end()}; }
@@ -131,6 +134,7 @@ public:
     void on_answer(uint64_t now, const RivalAnswer& a) noexcept {
         take_grant(a.granted);
         if (a.kind == RivalAnswer::kPull) return;
+        lapse();
         if (a.kind == RivalAnswer::kNack) return on_nack(now, a);
         bool rtt_valid = false;
         uint64_t rtt_ns = 0;
@@ -140,11 +144,11 @@ public:
             rtt_valid = r.transmissions == (again ? 2 : 1) && r.state != Scoreboard::kFree;
             rtt_ns = now - r.sent_ns;
         }
-        uint32_t newly = 0;
+        // What came is counted by the receiver: the bitmap may not reach all that lies beyond a gap.
+        const uint32_t newly = precedes(heard_bytes_, a.received) ? a.received - heard_bytes_ : 0;
+        heard_bytes_ += newly;
         auto gain = [&](uint32_t s, const Scoreboard::Record&, bool was_lost) {
-            const uint32_t bytes = wire_bytes(s);
-            if (was_lost) nscc_.on_spurious(bytes);  // given up, yet it came: back into flight, and out once
-            newly += bytes;
+            if (was_lost) nscc_.on_spurious(wire_bytes(s));  // given up, yet it came: back into flight, and out once
         };
         board_.acknowledge_bitmap(a.base, a.bitmap, gain);
         board_.acknowledge(a.reference, gain);
@@ -153,7 +157,6 @@ public:
         const bool marked = a.has(RivalAnswer::kMarked);
         news(now, a.path, marked ? PathNews::Marked : PathNews::Good);
         nscc_.on_sack(now, newly, marked, rtt_valid, rtt_ns);
-        lapse();
         if (board_.num_in_flight() == 0 && board_.num_lost() == 0 && board_.next() == messages_.end()) timer_.stop();
     }
 
@@ -193,9 +196,13 @@ public:
     }
 
     bool wants_grant() const noexcept { return config_.receiver_credit && demand() > 0; }
+    /// Nothing is wanted, but the line is idle: credit in advance, up to one window.
+    bool takes_idle_grant() const noexcept {
+        return config_.receiver_credit && config_.idle_credit && !precedes(wanted_ + max_credit_, granted_ + config_.credit_packets);
+    }
     /// The pacer's turn came: what to send, and for how many bytes. 0: nothing is wanted any more.
-    uint64_t grant(RivalAnswer& out) noexcept {
-        const uint32_t packets = std::min(config_.credit_packets, demand());
+    uint64_t grant(RivalAnswer& out, bool is_idle = false) noexcept {
+        const uint32_t packets = is_idle && takes_idle_grant() ? config_.credit_packets : std::min(config_.credit_packets, demand());
         if (packets == 0) return 0;
         granted_ += packets;
         rtx_wanted_ -= std::min(rtx_wanted_, packets);
@@ -226,7 +233,9 @@ private:
     }
 
     void on_nack(uint64_t now, const RivalAnswer& a) noexcept {
-        news(now, a.path, PathNews::Refused);
+        // At the last hop all paths are one: none is to blame.
+        const PathNews at_last_hop = a.has(RivalAnswer::kMarked) ? PathNews::Marked : PathNews::Good;
+        news(now, a.path, a.has(RivalAnswer::kLastHop) ? at_last_hop : PathNews::Refused);
         // An old refusal may speak of a packet that went again since: it is that one's path that counts.
         if (!board_.is_known(a.reference) || board_.record(a.reference).path != a.path || !board_.lose(a.reference)) return;
         ++counters_.trims;
@@ -251,7 +260,9 @@ private:
     uint32_t credit_wanted() const noexcept {
         const uint32_t backlog = messages_.end() - board_.next() + board_.num_lost();
         const int32_t more = static_cast<int32_t>(std::min(backlog, max_credit_)) - credit_;
-        return taken_ + static_cast<uint32_t>(std::max(more, 0));
+        if (more > 0) return taken_ + (static_cast<uint32_t>(more) + num_active_ - 1) / num_active_;
+        // The unasked window may lapse before it is used up, so one packet is asked for all the while.
+        return taken_ + (backlog > 0 && !heard_);
     }
     void hear_wanted(uint16_t stamp) noexcept {
         if (!config_.receiver_credit) return;
@@ -296,7 +307,7 @@ private:
     LazyTimer timer_;
     uint64_t rto_ns_ = 0;
     FlowCounters counters_;
-    uint32_t max_credit_ = 0, taken_ = 0, unpaid_ = 0;
+    uint32_t heard_bytes_ = 0, num_active_ = 1, max_credit_ = 0, taken_ = 0, unpaid_ = 0;
     int32_t credit_ = 0;
     bool heard_ = false;
     // Receiver.
