@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from farstep import _native
 from farstep.fabric.topology import Topology
 from farstep.sim.faults import LinkAction
+from farstep.sim.reconvergence import reroutes
 from farstep.sim.result import LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
 from farstep.sim.transports import Switch, Transport
@@ -82,6 +83,8 @@ class _FaultKind(enum.IntEnum):
     DELAY = 4
     PORT_KNOWN_DOWN = 5
     PORT_KNOWN_UP = 6
+    SWITCH_KNOWS_DOWN = 9
+    SWITCH_KNOWS_UP = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,8 @@ class PacketSettings:
     """Round trip of the idle network, by which windows and queues are sized; 0: of the longest path."""
     remap_delay_ns: int = 0
     """From a NIC port's failure until the NIC leaves the plane, and as long again until its peers have."""
+    reconvergence_ns: float = -1.0
+    """From a failure that is signalled until routing goes round it; -1: never, as with source routes."""
     sample_interval_ns: int = 0
     """Time between samples of the series; 0: no series."""
     sample_links: bool = False
@@ -164,6 +169,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "host_latency_ns": (0, 1e12),
     "base_rtt_ns": (0, 1e12),
     "remap_delay_ns": (0, 10**13),
+    "reconvergence_ns": (-1, 1e15),
     "sample_interval_ns": (0, 10**16),
     "stall_ns": (1, 10**16),
 }
@@ -294,7 +300,11 @@ class PacketSimulator:
         began_s = time.perf_counter()
         engine = self._engine(seed)
         engine.add_tasks(_task_columns(tasks))
-        _add_faults(engine, self.topology, faults)
+        actions = list(faults)
+        _add_faults(engine, self.topology, actions)
+        if self.settings.reconvergence_ns >= 0:
+            for time_ns, routes in reroutes(self.topology, actions, self.settings.reconvergence_ns):
+                engine.add_reroute(time_ns, routes)
         built_s = time.perf_counter()
         limit = NEVER_NS if until_ns is None else int(until_ns)
         status = self._carry_on(engine, limit, max_wall_s, on_progress)
@@ -337,7 +347,7 @@ class PacketSimulator:
 
     def _engine(self, seed: int) -> _native.PacketEngine:
         settings = asdict(self.settings)
-        del settings["transport"], settings["stall_ns"]
+        del settings["transport"], settings["stall_ns"], settings["reconvergence_ns"]
         knobs: dict[str, Any] = {**(MRC_KNOBS if self.transport == "mrc" else {}), **self.settings.transport}
         if not settings["base_rtt_ns"]:
             settings["base_rtt_ns"] = self._longest_round_trip_ns()
@@ -453,6 +463,9 @@ def _add_faults(engine: _native.PacketEngine, topology: Topology, faults: Iterab
             ports = np.union1d(uplinks, downlinks).astype(np.int32)
             known = _FaultKind.PORT_KNOWN_DOWN if action.kind == "down" else _FaultKind.PORT_KNOWN_UP
             rows.append((action.time_ns, known, ports, 0.0))
+            own = action.links[topology.link_source[action.links] >= topology.num_nics]
+            known = _FaultKind.SWITCH_KNOWS_DOWN if action.kind == "down" else _FaultKind.SWITCH_KNOWS_UP
+            rows.append((action.time_ns, known, own, 0.0))
     columns = _fault_columns(rows)
     if len(columns[0]):
         engine.add_faults(*columns)

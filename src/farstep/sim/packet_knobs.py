@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farstep.fabric.errors import ConfigError, names
+from farstep.sim.rivals import DCQCN_PRESETS, RIVALS, RivalSettingsError
 from farstep.sim.transports import Switch, Transport
 
 __all__ = ["PACKET_TRANSPORTS", "engine_changes"]
@@ -14,14 +15,7 @@ NS_PER_US = 1000
 
 PACKET_TRANSPORTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mrc": ("mrc", {}),
-    "roce": ("roce", {}),
-    "uet-oblivious": ("uet", {"spread": "oblivious"}),
-    "uet-bitmap": ("uet", {"spread": "bitmap"}),
-    "uet-reps": ("uet", {"spread": "reps"}),
-    "uet-mixed": ("uet", {"spread": "mixed"}),
-    "ndp": ("ndp", {}),
-    "tcp": ("tcp", {}),
-    "adaptive-routing": ("adaptive-routing", {}),
+    **{name: (knobs.ENGINE, {**knobs.FABRIC, **knobs.values()}) for name, knobs in RIVALS.items()},
 }
 """Transport of the engine, and the settings that make it the one named."""
 
@@ -55,17 +49,24 @@ _KNOBS: Mapping[str, Mapping[str, _Knob]] = {
         "target_delay_us": ("target_delay_ns", NS_PER_US),
         "window_bytes": ("max_cwnd_bytes", 1),
         "quick_adapt": ("quick_adapt", 0),
+        "reconvergence_us": ("reconvergence_ns", NS_PER_US),
     },
-    "ndp": {"evs": ("max_paths", 1), "rto_us": ("rto_ns", NS_PER_US)},
-    "tcp": {"rto_us": ("min_rto_ns", NS_PER_US)},
+    "ndp": {
+        "evs": ("max_paths", 1),
+        "rto_us": ("rto_ns", NS_PER_US),
+        "reconvergence_us": ("reconvergence_ns", NS_PER_US),
+    },
+    "tcp": {"rto_us": ("min_rto_ns", NS_PER_US), "reconvergence_us": ("reconvergence_ns", NS_PER_US)},
     "roce": {
         "queue_pairs": ("queue_pairs", 1),
         "pfc": ("pfc", 0),
         "dcqcn": ("dcqcn", 0),
+        "congestion_control": ("dcqcn", 0),
         "rto_us": ("rto_ns", NS_PER_US),
+        "reconvergence_us": ("reconvergence_ns", NS_PER_US),
     },
     "adaptive-routing": {
-        "reconvergence_us": ("failover_ns", NS_PER_US),
+        "reconvergence_us": ("reconvergence_ns", NS_PER_US),
         "rto_us": ("rto_ns", NS_PER_US),
         "target_delay_us": ("target_delay_ns", NS_PER_US),
     },
@@ -97,6 +98,8 @@ def engine_changes(transport: Transport, switch: Switch) -> tuple[str, dict[str,
     name, base = PACKET_TRANSPORTS[transport.name]
     known = {**_EVERYWHERE, **_KNOBS[name]}
     changes: dict[str, Any] = dict(base)
+    if transport.name in RIVALS and (delay_ns := RIVALS[transport.name].RECONVERGENCE_NS) is not None:
+        changes["reconvergence_ns"] = delay_ns
     ignored = []
     for knob, value in transport.knobs.items():
         if knob not in known:
@@ -104,5 +107,28 @@ def engine_changes(transport: Transport, switch: Switch) -> tuple[str, dict[str,
             continue
         key, factor = known[knob]
         changes[key] = value if factor == 0 else round(value * factor)
+    engine = dict(transport.engine)
+    if name == "roce":
+        changes.update(_preset(engine.pop("preset", "htsim")))
     changes.update({_SWITCH[knob]: value for knob, value in switch.knobs.items()})
-    return name, {**changes, **transport.engine}, ignored
+    changes.update(engine)
+    if transport.name in RIVALS:
+        _check(transport.name, changes)
+    return name, changes, ignored
+
+
+def _preset(name: Any) -> Mapping[str, Any]:
+    if name not in DCQCN_PRESETS:
+        raise ConfigError(
+            f'transport.engine.preset = "{name}": no such preset; valid: {names(DCQCN_PRESETS)}'
+        )
+    return DCQCN_PRESETS[name]
+
+
+def _check(transport: str, changes: Mapping[str, Any]) -> None:
+    """Refuses knobs of a rival that it cannot use, before an engine is built for it."""
+    own = RIVALS[transport].values()
+    try:
+        RIVALS[transport].updated({name: value for name, value in changes.items() if name in own})
+    except RivalSettingsError as error:
+        raise ConfigError(f"transport.engine.{error}") from None

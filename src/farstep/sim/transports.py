@@ -23,6 +23,7 @@ TRANSPORTS: Mapping[str, str] = {
     "uet-bitmap": "UET NSCC, entropy values left out for a turn after a mark",
     "uet-reps": "UET NSCC, entropy values recycled while they work (REPS)",
     "uet-mixed": "UET NSCC, recycled entropy values first, then the bitmap",
+    "uet-rccc": "UET with receiver credit instead of a window, entropy values in turn",
     "ndp": "receivers pull; trimmed packets tell them at once",
     "tcp": "one path by hash, selective retransmission, a window after ECN",
     "adaptive-routing": "switches choose the emptier port for each packet",
