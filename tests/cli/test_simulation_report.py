@@ -1,9 +1,11 @@
-"""`farstep report` on what `farstep simulate --out` left."""
+"""Reports of real simulations, and of what `farstep simulate --out` left."""
 
 import pytest
 
+from farstep import sim
 from farstep.cli.errors import CommandError
 from farstep.cli.report import report
+from tests.unit.observe.parsed_page import Page
 from tests.unit.sim.small_result import small_result
 
 pytest.importorskip("plotly", reason="reports are drawn with plotly, of the extra `sim`")
@@ -37,3 +39,21 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "meta.json").write_text('{"format": "other"}')
     with pytest.raises(CommandError, match="format is 'other'"):
         report(tmp_path)
+
+
+@pytest.mark.parametrize("level", ["packet", "flow"])
+def test_a_real_simulation_fills_every_part(tmp_path, level):
+    fabric = sim.fabric("clos", nics=16, planes=2, radix=8)
+    result = sim.simulate(
+        fabric,
+        sim.permutation(size_bytes=400_000, repeat=4),
+        faults=[{"kind": "switch_down", "switch": "t1/p0/0", "at_us": 20, "duration_us": 40}],
+        sample_interval_us=2,
+        level=level,
+    )
+    page = Page(result.write_html(tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert {"Flow times", "Step times", "Faults", "Throughput", "Load of the links"} <= set(page.headings)
+    assert "1. switch down · switch t1/p0/0" in page.text
+    if level == "packet":
+        assert {"Queues", "Losses and repetitions", "States of the paths"} <= set(page.headings)
+        assert "Not recorded" not in page.text

@@ -431,15 +431,17 @@ def _queues(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
 
 
 def _deepest_queues(results: Results) -> str:
-    groups = list(dict.fromkeys(name for result in results.values() for name in link_groups(result.links)))
-    rows = []
-    for group in groups:
-        texts = []
-        for result in results.values():
-            chosen = link_groups(result.links).get(group)
-            deepest = None if chosen is None else int(result.links.max_queue_bytes[chosen].max())
-            texts.append(_figure_text(deepest, "bytes"))
-        rows.append((group, *texts))
+    grouped = [(result.links.max_queue_bytes, link_groups(result.links)) for result in results.values()]
+    rows = [
+        (
+            group,
+            *(
+                _figure_text(int(depth[chosen[group]].max()) if group in chosen else None, "bytes")
+                for depth, chosen in grouped
+            ),
+        )
+        for group in dict.fromkeys(name for _, groups in grouped for name in groups)
+    ]
     note = f"The deepest of the whole simulation. Their course was not recorded. {HOW_TO_SAMPLE}"
     return section("Queues", table(("in front of links", *results), rows), note)
 

@@ -25,6 +25,8 @@ LENGTHS_SHOWN = 4.0
 """...else so many times the length of the shortest."""
 PROFILE_CELLS_MAX = 256
 """Columns of the heat map of one result, planes side by side."""
+TIERS_MAX = 64
+"""More tiers than any network has, to tell pairs of tiers by one number."""
 CHAIN_MAX = 8
 """Tasks shown of the chain that the slowest flow waited for."""
 CHAIN_STEPS_MAX = 100
@@ -290,16 +292,21 @@ def _tier_name(tier: int) -> str:
 
 def link_groups(links: LinkColumns) -> dict[str, Array]:
     """Returns the numbers of the links between the same tiers by name: up, across, then down."""
-    pairs = sorted(
-        set(zip(links.tier.tolist(), links.target_tier.tolist(), strict=True)),
-        key=lambda pair: (
-            (0, pair[0], pair[1]) if pair[1] > pair[0] else (1 + (pair[1] < pair[0]), -pair[0], -pair[1])
-        ),
-    )
+    codes = links.tier.astype(np.int32) * TIERS_MAX + links.target_tier
+    pairs = [divmod(int(code), TIERS_MAX) for code in np.unique(codes)]  # a NIC's tier is -1
+    pairs = [(tier + 1, -1) if target == TIERS_MAX - 1 else (tier, target) for tier, target in pairs]
+    pairs.sort(key=_from_nic_to_nic)
     return {
         group_name(*pair): np.flatnonzero((links.tier == pair[0]) & (links.target_tier == pair[1]))
         for pair in pairs
     }
+
+
+def _from_nic_to_nic(pair: tuple[int, int]) -> tuple[int, int, int]:
+    tier, target = pair
+    if target > tier:
+        return 0, tier, target
+    return 1 + (target < tier), -tier, -target
 
 
 @dataclass(frozen=True, slots=True)
