@@ -492,6 +492,7 @@ public:
     }
     uint64_t completed(uint32_t) noexcept override { return 0; }
     bool is_open(uint32_t) noexcept override { return false; }
+    uint64_t waiting(uint32_t) noexcept override { return 0; }
 
 private:
     size_t next_ = 0;

@@ -98,7 +98,7 @@ public:
         }
         note_heard(now);
         control_paths_.on_arrival(a.local_port);
-        receiver_.on_probe(p, a);
+        receiver_.on_probe(p, a, control_paths_.is_suspect(a.local_port));
     }
     void on_sack(uint64_t now, const wire::Packet& p) noexcept {
         if (!is_open()) return;
@@ -171,7 +171,10 @@ public:
             fail(ConnectionError::RetryExceeded);
             return;
         }
-        if (wants_probe) state_probe_due_ = true;
+        if (wants_probe) {
+            state_probe_due_ = true;
+            paths_.on_timeout(now);
+        }
         if (num_outstanding_ && now >= probe_deadline_ns_) expire_probes(now);
         if (now >= keepalive_ns_ && !ask_for_life(now)) {
             fail(ConnectionError::RetryExceeded);
@@ -192,7 +195,8 @@ public:
         if (owes_fatal_) return poll_fatal(now, p, ev);
         if (!is_open()) return false;
         if (receiver_.poll_control(now, p)) {
-            ev = control_paths_.answer(now, paths_);
+            const uint8_t port = receiver_.return_port();
+            ev = port == kAnyPort ? control_paths_.answer(now, paths_) : control_paths_.back_over(port, paths_);
             maybe_refresh(now);
             return ev != kNoEv;
         }

@@ -3,7 +3,9 @@
 // Answers go back over the plane that just delivered something, as long as probes on it get answered: it is alive in one
 // direction at least, and since the peer sprays its data, its answers are spread too. State probes visit every plane in
 // turn, so that no single dead plane can hide from them or silence them. Planes much longer than the shortest carry no
-// answers while others can: news of quick packets must not take the slow way. (MRC §4.6 keeps one confirmed entropy value per
+// answers while others can: news of quick packets must not take the slow way. A probe that came by a plane whose way back is
+// in doubt is answered twice, by that plane as well: what is taken for dead may be the only plane left.
+// (MRC §4.6 keeps one confirmed entropy value per
 // plane; here the value rotates as well, so that one that died costs a share of the answers and not all of a plane's.)
 #pragma once
 
@@ -48,6 +50,12 @@ public:
             if (ev != kNoEv) return ev;
         }
         return any(paths);
+    }
+    /// Probes on the planes of this port went unanswered.
+    bool is_suspect(uint8_t local_port) const noexcept { return by_port_[local_port % kMaxPlanes] & suspects(); }
+    /// For an answer on a plane of this port, good or bad.
+    EvIndex back_over(uint8_t local_port, const PathSet& paths) noexcept {
+        return any(paths, paths.plane_mask() & by_port_[local_port % kMaxPlanes]);
     }
     EvIndex probe(uint64_t now, PathSet& paths) noexcept {
         const EvIndex ev = in_turn(now, paths.plane_mask(), next_probe_, paths);
@@ -94,10 +102,11 @@ private:
         return kNoEv;
     }
     // Every path looks bad: walk over all of them rather than fall silent.
-    EvIndex any(const PathSet& paths) noexcept {
+    EvIndex any(const PathSet& paths) noexcept { return any(paths, paths.plane_mask()); }
+    EvIndex any(const PathSet& paths, uint64_t planes) noexcept {
         for (uint32_t n = paths.size(); n; --n) {
             const EvIndex ev = static_cast<EvIndex>(any_cursor_++ % paths.size());
-            if (paths.state(ev) != EvState::Denied && (paths.plane_mask() >> paths.plane(ev) & 1)) return ev;
+            if (paths.state(ev) != EvState::Denied && (planes >> paths.plane(ev) & 1)) return ev;
         }
         return kNoEv;
     }

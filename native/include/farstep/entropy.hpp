@@ -138,6 +138,14 @@ public:
 
     // A bad EV due for its probe. A plane that is down as a whole is asked once per interval, on any of its EVs.
     bool poll_probe(uint64_t now, EvIndex& out) noexcept {
+        for (; urgent_ != 0; urgent_ &= urgent_ - 1) {
+            const uint8_t plane = lowest(urgent_);
+            out = table_.any_of(plane);
+            if (table_.at(out).state != EvState::AssumedBad) continue;
+            health_[plane].next_probe_ns = now + probing_.interval_ns();
+            urgent_ &= urgent_ - 1;
+            return true;
+        }
         for (uint32_t tries = 0; tries < config_.max_evs && probing_.poll(now, out); ++tries) {
             PlaneHealth& h = health_[plane(out)];
             if (!h.down) return true;
@@ -150,7 +158,13 @@ public:
         }
         return false;
     }
-    uint64_t next_probe_ns() const noexcept { return probing_.next_ns(); }
+    uint64_t next_probe_ns() const noexcept { return urgent_ != 0 ? 0 : probing_.next_ns(); }
+    // The sender ran out of patience. Where no plane in use brings anything across, those given up are asked at once.
+    void on_timeout(uint64_t now) noexcept {
+        if (!starved(now)) return;
+        for (uint64_t rest = mask_; rest != 0; rest &= rest - 1)
+            if (health_[lowest(rest)].down) urgent_ |= rest & -rest;
+    }
 
     void on_probe_reply(uint64_t now, EvIndex ev, uint8_t mark, uint64_t rtt_ns) noexcept {
         EvRecord& e = table_.at(ev);
@@ -161,7 +175,7 @@ public:
             return;
         }
         if (health_[e.plane].down) {
-            if (health_[e.plane].damping.on_success()) bring_up(now, e.plane);
+            if (health_[e.plane].damping.on_success() || starved(now)) bring_up(now, e.plane);
             return;
         }
         if (!probing_.on_reply(ev)) return;
@@ -282,6 +296,7 @@ public:
 private:
     static constexpr uint64_t kDefaultRttNs = 1'000'000;   // until set_rtt
 
+    uint64_t rtt_or_default() const noexcept { return rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs; }
     static uint8_t lowest(uint64_t planes) noexcept { return static_cast<uint8_t>(std::countr_zero(planes)); }
     uint64_t all_planes() const noexcept { return (1ull << config_.num_planes) - 1; }
     // Every change of service goes through these two, so that probes and shares follow.
@@ -374,11 +389,19 @@ private:
         if (h.down) return true;
         const uint32_t losses = losses_to_suspect(plane);
         if (h.loss_run < losses) return false;
-        const uint64_t rtt = rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs;
+        const uint64_t rtt = rtt_or_default();
         if (!h.quiet(now, rtt, losses, config_.settle_ns)) return false;
         for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
           if (health_[lowest(rest)].delivering(now, rtt, config_.down_losses)) return true;
         return false;
+    }
+
+    // Nothing comes back from any plane in use. Then a sign of life of one that was given up counts for more than its past:
+    // to ask it for several in a row would hold everything up for as long.
+    bool starved(uint64_t now) const noexcept {
+        for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1)
+            if (!health_[lowest(rest)].failing(now, rtt_or_default())) return false;
+        return true;
     }
 
     void take_down(uint64_t now, uint8_t plane) noexcept {
@@ -420,7 +443,7 @@ private:
         PlaneHealth& h = health_[plane];
         h.on_alive(now);
         // What still arrives a round trip after the plane was given up proves it as well as a probe does.
-        if (h.down && now - h.down_ns > rtt_ns_ && h.damping.on_success()) bring_up(now, plane);
+        if (h.down && now - h.down_ns > rtt_ns_ && (h.damping.on_success() || starved(now))) bring_up(now, plane);
     }
     void note_rtt(EvRecord& e, uint64_t rtt_ns) noexcept {
         const auto sample = static_cast<uint32_t>(std::min<uint64_t>(rtt_ns, UINT32_MAX));
@@ -434,6 +457,7 @@ private:
     PlaneShare share_;
     Table<PlaneHealth> health_;
     uint64_t mask_;              // planes both ends can use
+    uint64_t urgent_ = 0;        // planes that are down and to be asked at once
     uint64_t rtt_ns_ = 0;
     EvProbing probing_;
     PathSetConfig config_;

@@ -33,6 +33,10 @@ struct PlaneHealth {
         if (loss_run < losses || now - loss_run_ns < std::max(rtt / 4, settle_ns)) return false;
         return !seen || now - alive_ns >= rtt + rtt / 2;
     }
+    // Lost something, and nothing has come back for longer than a round trip takes.
+    bool failing(uint64_t now, uint64_t rtt) const noexcept {
+        return down || (loss_run > 0 && now - alive_ns >= rtt + rtt / 2);
+    }
     bool delivering(uint64_t now, uint64_t rtt, uint32_t losses) const noexcept {
         return seen && !down && loss_run < losses && now - alive_ns < 5 * rtt;
     }

@@ -24,6 +24,8 @@ struct Arrival {
     uint32_t entropy = 0;  // what can be seen of the entropy value: the UDP source port
 };
 
+inline constexpr uint8_t kAnyPort = 0xFF;
+
 enum class Placement : uint8_t { Placed, Duplicate, OutOfWindow, NoImmediateSlot, Refused };
 
 struct ReceiverCounters {
@@ -104,10 +106,11 @@ public:
                   FatalCode::Refused);
     }
 
-    /// A probe asks for everything we know: the SACK state from the lowest hole on, and the completion.
-    void on_probe(const wire::Packet& p, const Arrival& a) noexcept {
+    /// A probe asks for everything we know: the SACK state from the lowest hole on, and the completion. `answer_twice`: it
+    /// came over a port whose way back is in doubt.
+    void on_probe(const wire::Packet& p, const Arrival& a, bool answer_twice) noexcept {
         if (num_probes_ < max_probes_)
-            probes_[num_probes_++] = {p.peth.probe_id, p.peth.timestamp, a.entropy, a.ecn_ce};
+            probes_[num_probes_++] = {p.peth.probe_id, p.peth.timestamp, a.entropy, a.local_port, a.ecn_ce, answer_twice};
         ack_pending_ = true;
         reset_reported();
     }
@@ -124,6 +127,7 @@ public:
 
     /// Next NACK, SACK or ACK to send, headers without addresses. False when there is none.
     bool poll_control(uint64_t now, wire::Packet& out) noexcept {
+        return_port_ = kAnyPort;
         if (num_nacks_) return emit_nack(out);
         if (num_probes_) return emit_probe_reply(now, out);
         if (sack_due_) {
@@ -140,6 +144,9 @@ public:
         }
         return false;
     }
+
+    /// The port over which the packet just polled goes back, kAnyPort where the choice is free.
+    uint8_t return_port() const noexcept { return return_port_; }
 
     bool pop_immediate(uint32_t& value) noexcept {
         if (imm_head_ == imm_tail_) return false;
@@ -198,7 +205,9 @@ private:
     struct PendingProbe {
         uint16_t id, timestamp;
         uint32_t entropy;
-        bool ecn;
+        uint8_t port;
+        bool ecn, twice;
+        bool is_second = false;  // the first answer has left
     };
 
     uint8_t& flag(uint64_t psn) noexcept { return flags_[psn & mask_]; }
@@ -315,11 +324,21 @@ private:
     // As many replies as it takes to report everything. Ordinary SACKs could not: they would echo the timestamp of some
     // packet that came long ago.
     bool emit_probe_reply(uint64_t now, wire::Packet& out) noexcept {
-        const PendingProbe q = probes_[num_probes_ - 1];
+        PendingProbe& q = probes_[num_probes_ - 1];
+        if (q.is_second) {
+            q.is_second = false;
+            return_port_ = q.port;
+            reset_reported();  // this copy may be the one that arrives
+        }
         Trigger t{expected_, q.entropy, q.timestamp, q.ecn, false};
         fill_sack(now, t, unreported_low_, out);
         out.seth.probe_reply = true;
         out.seth.ack_psn_offset = static_cast<int16_t>(q.id);
+        if (q.twice) {
+            q.twice = false;
+            q.is_second = true;
+            return true;
+        }
         if (num_probes_ > 1 || unreported_low_ > max_received_) --num_probes_;
         return true;
     }
@@ -421,7 +440,7 @@ private:
     Table<PendingNack> nacks_;
     Table<PendingProbe> probes_;
     uint64_t penalty_until_ = 0;
-    uint8_t mpr_, penalty_ = 0;
+    uint8_t mpr_, penalty_ = 0, return_port_ = kAnyPort;
 };
 
 }  // namespace farstep

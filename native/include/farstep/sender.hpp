@@ -406,7 +406,8 @@ private:
         if (p.cc.timestamp == timestamp_of(r.tx_ns) && p.bth.rtx == (r.transmissions > 1)) {
             b.trigger_ev = r.ev;
             b.trigger_psn = psn;
-            b.rtt_valid = r.transmissions == 1 ? !p.bth.rtx : r.transmissions == 2 && p.bth.rtx;
+            // What was on the way when the timer ran out measures the outage, not the path.
+            b.rtt_valid = r.transmissions <= 2 && r.tx_ns >= timed_out_ns_;
             b.rtt_ns = now - r.tx_ns;
             note_order(r);
         } else if (r.previous_ev != kNoEv && p.cc.timestamp == r.previous_timestamp) {
@@ -665,6 +666,7 @@ private:
             return true;
         }
         ++counters_.timeouts;
+        timed_out_ns_ = now;
         ++backoff_;
         rescues_left_ = kRescues;
         wants_probe = true;
@@ -702,7 +704,7 @@ private:
     Table<uint64_t> plane_asked_ns_;
     const ConnectionConfig& config_;  // of the connection, which outlives us
     SenderCounters counters_;
-    uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, rtx_cursor_;
+    uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, timed_out_ns_ = 0, rtx_cursor_;
     uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
     uint64_t completion_deadline_ns_ = 0;

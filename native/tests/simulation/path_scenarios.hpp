@@ -52,6 +52,36 @@ inline void cut_reverse_path(uint64_t seed) {
     SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before although data arrives on every plane", after / before);
 }
 
+// A plane that was given up just now, and is back, must do at once where the other one dies.
+inline void the_plane_left_dies(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed;
+    o.lines = lines(2, 100 * kMbit, 12 * kMs);
+    o.config.paths.share = ShareMode::Capacity;
+    Pair p(o);
+    p.send_without_end();
+    p.world.run(2 * kSecond);
+    uint32_t alive = 0;
+    for (int round = 0; round < 4; ++round) {
+        p.silence(1 - alive, true);
+        const bool noticed = p.world.run(p.world.now() + kSecond,
+                                         [&] { return p.sender().paths().plane_down(static_cast<uint8_t>(1 - alive)); });
+        SIM_CHECK(noticed, "a dead plane stays in use");
+        p.silence(1 - alive, false);
+        p.world.run(p.world.now() + 5 * kMs);
+        const uint64_t cut = p.world.now();
+        p.silence(alive, true);
+        alive = 1 - alive;
+        p.world.run(cut + 3 * kSecond);
+        const uint64_t gap = p.meter.longest_gap_ns(cut, cut + 3 * kSecond);
+        figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+        SIM_CHECK(gap <= 200 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+        p.silence(1 - alive, false);
+        p.world.run(p.world.now() + kSecond);
+    }
+    SIM_CHECK(p.sender().is_open(), "connection ended");
+}
+
 inline void restore_with_flap_damping(uint64_t seed) {
     PairOptions o;
     o.seed = seed;
