@@ -26,6 +26,7 @@ __all__ = [
     "host",
     "host_latency_ns",
     "one_way_us",
+    "rival_host",
 ]
 
 SWITCH_NS = 600.0
@@ -90,15 +91,20 @@ def host_latency_ns() -> float:
     return (Q9_LOCAL_US - one_way_us(0, 1, 0.0)) * 1000.0
 
 
+def rival_host() -> dict[str, Any]:
+    """The setting transports other than MRC have."""
+    return {"host_latency_ns": host_latency_ns()}
+
+
 def host(evs: int = 16) -> dict[str, Any]:
-    """Settings every experiment has.
+    """Settings every experiment with MRC has.
 
     Args:
         evs: active EVs in each plane, and twice as many as there are in reserve; the paper has 128 to 256 EVs a
             connection, which are 16 to 32 in each of 8 planes and 32 to 64 in each of 4.
     """
     return {
-        "host_latency_ns": host_latency_ns(),
+        **rival_host(),
         "active_evs_per_plane": evs,
         "backup_evs_per_plane": max(evs // 2, 1),
     }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from farstep.sim.reproduce.mrc_collectives import COLLECTIVE_EXPERIMENTS
+from farstep.sim.reproduce.mrc_incast import INCAST_EXPERIMENTS
 from farstep.sim.reproduce.mrc_points import POINT_EXPERIMENTS
+from farstep.sim.reproduce.mrc_production import PRODUCTION_EXPERIMENTS
 from farstep.sim.reproduce.record import Effort, Experiment, Finding
 
 __all__ = ["EXPERIMENTS", "HEAD", "reproduce"]
@@ -21,7 +24,7 @@ the median over seeds lies in its band.
 """
 
 EXPERIMENTS: Mapping[str, Experiment] = dict(
-    sorted({**POINT_EXPERIMENTS}.items(), key=lambda item: int(item[0][1:]))
+    sorted({**PRODUCTION_EXPERIMENTS, **POINT_EXPERIMENTS, **COLLECTIVE_EXPERIMENTS, **INCAST_EXPERIMENTS}.items(), key=lambda item: int(item[0][1:]))
 )
 """By number."""
 
