@@ -52,6 +52,18 @@ def latency(key: str, value: object) -> float:
     return number(key, value, low=0.0, high=LATENCY_NS_MAX)
 
 
+def even_radix(value: object) -> int:
+    """Returns the ports of a switch of which half lead down.
+
+    Raises:
+        ConfigError: it is no even number.
+    """
+    radix = whole("radix", value, low=2, high=RADIX_MAX)
+    if radix % 2:
+        raise ConfigError(f"radix = {radix}: valid: an even number, for half of the ports lead down")
+    return radix
+
+
 def divides(key: str, value: int, whole_key: str, total: int) -> int:
     """Returns how often `value` goes into `total`.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.topology.checks import RADIX_MAX, divides, latency, number, rate, whole
+from farstep.fabric.topology.cabling import cabling
+from farstep.fabric.topology.checks import RADIX_MAX, divides, number, whole
 from farstep.fabric.topology.draft import NODES_MAX, PLANES_MAX
-from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
+from farstep.fabric.topology.folded_clos import FoldedClos, build_folded_clos
 from farstep.fabric.topology.model import Topology
 
 LINK_LATENCY_NS = 1000.0
@@ -57,24 +58,23 @@ def clos(
     """
     planes = whole("planes", planes, low=1, high=PLANES_MAX)
     oversubscription = number("oversubscription", oversubscription, low=0.125, high=64.0)
-    port_gbps = rate("port_gbps", port_gbps)
-    uplink_gbps = port_gbps if uplink_gbps is None else rate("uplink_gbps", uplink_gbps)
-    transceiver_gbps = rate("transceiver_gbps", transceiver_gbps)
+    cables = cabling(
+        2,
+        port_gbps=port_gbps,
+        uplink_gbps=uplink_gbps,
+        link_latency_ns=link_latency_ns,
+        switch_latency_ns=switch_latency_ns,
+        transceiver_gbps=transceiver_gbps,
+        nic_copper=nic_copper,
+    )
     if nics is not None:
         nics = whole("nics", nics, low=2, high=NODES_MAX)
     if radix is None:
-        if nics is None:
-            raise ConfigError("nics = None: give nics or radix")
         radix = _radix_for(nics, oversubscription)
     radix = whole("radix", radix, low=2, high=RADIX_MAX)
     down, up = _split(radix, oversubscription)
     nics = down * radix if nics is None else nics
-    num_t0 = divides("NICs per T0", down, "nics", nics)
-    if num_t0 > radix:
-        raise ConfigError(
-            f"nics = {nics}: {num_t0} T0s of {down} NICs do not fit T1s of radix = {radix};"
-            f" valid: up to {down * radix} NICs"
-        )
+    num_t0 = _num_t0(nics, down, radix)
     shape = FoldedClos(
         num_planes=planes,
         num_pods=1,
@@ -82,19 +82,9 @@ def clos(
         t0_down=down,
         t0_up=up,
         t1s_per_pod=fewest_above(num_t0, up, radix),
-        tiers=(
-            TierLinks(
-                rate_gbps=port_gbps,
-                latency_ns=latency("link_latency_ns", link_latency_ns),
-                is_optical=not nic_copper,
-            ),
-            TierLinks(rate_gbps=uplink_gbps, latency_ns=link_latency_ns),
-        ),
-        switch_latency_ns=(latency("switch_latency_ns", switch_latency_ns),) * 2,
-        nic_cage_ports=ports_per_cage(transceiver_gbps, port_gbps),
-        switch_cage_ports=ports_per_cage(transceiver_gbps, uplink_gbps),
+        **cables,
     )
-    name = f"clos of {nics} NICs, {planes} x {port_gbps:g}G, radix {radix}"
+    name = f"clos of {nics} NICs, {planes} x {cables['tiers'][0].rate_gbps:g}G, radix {radix}"
     parameters = {"nics": nics, "planes": planes, "radix": radix, "oversubscription": oversubscription}
     return build_folded_clos(shape, name=name, kind="clos", parameters=parameters)
 
@@ -135,9 +125,15 @@ def leaf_spine(
     spines = whole("spines", spines, low=1, high=RADIX_MAX)
     nics_per_leaf = whole("nics_per_leaf", nics_per_leaf, low=1, high=RADIX_MAX)
     links_per_spine = whole("links_per_spine", links_per_spine, low=1, high=1024)
-    port_gbps = rate("port_gbps", port_gbps)
-    uplink_gbps = port_gbps if uplink_gbps is None else rate("uplink_gbps", uplink_gbps)
-    transceiver_gbps = rate("transceiver_gbps", transceiver_gbps)
+    cables = cabling(
+        2,
+        port_gbps=port_gbps,
+        uplink_gbps=uplink_gbps,
+        link_latency_ns=link_latency_ns,
+        switch_latency_ns=switch_latency_ns,
+        transceiver_gbps=transceiver_gbps,
+        nic_copper=nic_copper,
+    )
     if leaves * nics_per_leaf < 2:
         raise ConfigError(f"nics_per_leaf = {nics_per_leaf}: a network has two NICs or more")
     shape = FoldedClos(
@@ -147,26 +143,11 @@ def leaf_spine(
         t0_down=nics_per_leaf,
         t0_up=spines * links_per_spine,
         t1s_per_pod=spines,
-        tiers=(
-            TierLinks(
-                rate_gbps=port_gbps,
-                latency_ns=latency("link_latency_ns", link_latency_ns),
-                is_optical=not nic_copper,
-            ),
-            TierLinks(rate_gbps=uplink_gbps, latency_ns=link_latency_ns),
-        ),
-        switch_latency_ns=(latency("switch_latency_ns", switch_latency_ns),) * 2,
-        nic_cage_ports=ports_per_cage(transceiver_gbps, port_gbps),
-        switch_cage_ports=ports_per_cage(transceiver_gbps, uplink_gbps),
+        **cables,
     )
     parameters = {"leaves": leaves, "spines": spines, "nics_per_leaf": nics_per_leaf, "planes": planes}
     name = f"leaf-spine of {shape.num_nics} NICs, {leaves} x {spines}"
     return build_folded_clos(shape, name=name, kind="leaf-spine", parameters=parameters)
-
-
-def ports_per_cage(transceiver_gbps: float, port_gbps: float) -> int:
-    """Returns how many ports share one transceiver."""
-    return max(1, int(transceiver_gbps // port_gbps))
 
 
 def fewest_above(num_below: int, uplinks: int, radix: int) -> int:
@@ -189,8 +170,20 @@ def _split(radix: int, oversubscription: float) -> tuple[int, int]:
     return down, up
 
 
-def _radix_for(nics: int, oversubscription: float) -> int:
+def _num_t0(nics: int, down: int, radix: int) -> int:
+    num_t0 = divides("NICs per T0", down, "nics", nics)
+    if num_t0 > radix:
+        raise ConfigError(
+            f"nics = {nics}: {num_t0} T0s of {down} NICs do not fit T1s of radix = {radix};"
+            f" valid: up to {down * radix} NICs"
+        )
+    return num_t0
+
+
+def _radix_for(nics: int | None, oversubscription: float) -> int:
     """Returns the smallest radix of which full T0s hold the NICs."""
+    if nics is None:
+        raise ConfigError("nics = None: give nics or radix")
     for radix in range(2, RADIX_MAX, 2):
         try:
             down, _ = _split(radix, oversubscription)

@@ -57,55 +57,62 @@ def dragonfly(
         >>> dragonfly(routers_per_group=4, nics_per_router=2, global_links=2).num_nics
         72
     """
+    if routing not in ("minimal", "valiant"):
+        raise ConfigError(f'routing = {routing!r}: valid: "minimal", "valiant"')
     a = whole("routers_per_group", routers_per_group, low=1, high=1024)
     p = whole("nics_per_router", nics_per_router, low=1, high=1024)
     h = whole("global_links", global_links, low=1, high=1024)
-    most = a * h + 1
-    groups = most if groups is None else whole("groups", groups, low=2, high=most, why="a * h + 1")
-    if groups * a * (p + 1) > NODES_MAX:
-        raise ConfigError(f"groups = {groups}: makes {groups * a * (p + 1)} nodes; valid: up to {NODES_MAX}")
-    if routing not in ("minimal", "valiant"):
-        raise ConfigError(f'routing = {routing!r}: valid: "minimal", "valiant"')
+    groups = _groups(groups, a, p, h)
+    draft, routers = _routers(groups, a, p, latency("router_latency_ns", router_latency_ns))
+    links_ns = latency("local_latency_ns", local_latency_ns)
     port_gbps = rate("port_gbps", port_gbps)
-    local_latency_ns = latency("local_latency_ns", local_latency_ns)
-    num_routers = groups * a
-    draft = TopologyDraft(num_routers * p, nic_group=np.arange(num_routers * p) // (a * p))
-    routers = draft.add_switches(
-        num_routers,
-        tier=0,
-        group=np.arange(num_routers) // a,
-        latency_ns=latency("router_latency_ns", router_latency_ns),
-    )
-    nics = np.arange(num_routers * p)
-    draft.add_cables(
-        nics, routers[nics // p], rate_gbps=port_gbps, latency_ns=local_latency_ns, is_optical=False
-    )
-    one, other = np.triu_indices(a, 1)
-    base = np.arange(groups)[:, None] * a
-    draft.add_cables(
-        routers[(base + one).ravel()],
-        routers[(base + other).ravel()],
-        rate_gbps=port_gbps if local_gbps is None else rate("local_gbps", local_gbps),
-        latency_ns=local_latency_ns,
-        is_optical=False,
-    )
+    _join_nics(draft, np.repeat(routers, p), port_gbps, links_ns)
+    near, far = _local_cables(a, groups)
+    local_gbps = port_gbps if local_gbps is None else rate("local_gbps", local_gbps)
+    draft.add_cables(routers[near], routers[far], rate_gbps=local_gbps, latency_ns=links_ns, is_optical=False)
     near, far = _global_cables(a, h, groups)
     global_gbps = port_gbps if global_gbps is None else rate("global_gbps", global_gbps)
+    latency_ns = latency("global_latency_ns", global_latency_ns)
     draft.add_cables(
-        routers[near],
-        routers[far],
-        rate_gbps=global_gbps,
-        latency_ns=latency("global_latency_ns", global_latency_ns),
-        cost=GLOBAL_COST,
+        routers[near], routers[far], rate_gbps=global_gbps, latency_ns=latency_ns, cost=GLOBAL_COST
     )
     per_pair = a * h // (groups - 1)
+    bisection_gbps = (groups // 2) ** 2 * per_pair * global_gbps
     return draft.build(
         f"dragonfly of {groups} groups, a={a} p={p} h={h}",
         kind="dragonfly",
         parameters={"routers_per_group": a, "nics_per_router": p, "global_links": h, "groups": groups},
-        bisection_gbps=(groups // 2) ** 2 * per_pair * global_gbps if groups % 2 == 0 else None,
+        bisection_gbps=None if groups % 2 else bisection_gbps,
         via_switches=routers if routing == "valiant" else None,
     )
+
+
+def _groups(groups: int | None, a: int, p: int, h: int) -> int:
+    most = a * h + 1
+    groups = most if groups is None else whole("groups", groups, low=2, high=most, why="a * h + 1")
+    if groups * a * (p + 1) > NODES_MAX:
+        raise ConfigError(f"groups = {groups}: makes {groups * a * (p + 1)} nodes; valid: up to {NODES_MAX}")
+    return groups
+
+
+def _routers(groups: int, a: int, p: int, latency_ns: float) -> tuple[TopologyDraft, npt.NDArray[np.int32]]:
+    draft = TopologyDraft(groups * a * p, nic_group=np.repeat(np.arange(groups), a * p))
+    group = np.repeat(np.arange(groups), a)
+    return draft, draft.add_switches(groups * a, tier=0, group=group, latency_ns=latency_ns)
+
+
+def _join_nics(
+    draft: TopologyDraft, routers: npt.NDArray[np.int32], rate_gbps: float, latency_ns: float
+) -> None:
+    nics = np.arange(len(routers))
+    draft.add_cables(nics, routers, rate_gbps=rate_gbps, latency_ns=latency_ns, is_optical=False)
+
+
+def _local_cables(a: int, groups: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns the routers at both ends of each cable within a group."""
+    one, other = np.triu_indices(a, 1)
+    base = np.arange(groups)[:, None] * a
+    return (base + one).ravel(), (base + other).ravel()
 
 
 def _global_cables(a: int, h: int, groups: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.topology.checks import RADIX_MAX, divides, latency, number, rate, whole
-from farstep.fabric.topology.clos import LINK_LATENCY_NS, TRANSCEIVER_GBPS, fewest_above, ports_per_cage
+from farstep.fabric.topology.cabling import cabling
+from farstep.fabric.topology.checks import RADIX_MAX, divides, even_radix, number, whole
+from farstep.fabric.topology.clos import LINK_LATENCY_NS, TRANSCEIVER_GBPS, fewest_above
 from farstep.fabric.topology.draft import NODES_MAX, PLANES_MAX
-from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
+from farstep.fabric.topology.folded_clos import FoldedClos, SwitchCounts, build_folded_clos
 from farstep.fabric.topology.model import Topology
 
 
@@ -56,45 +57,55 @@ def fat_tree(
     tiers = whole("tiers", tiers, low=2, high=3)
     if nics is not None:
         nics = whole("nics", nics, low=2, high=NODES_MAX)
-    if radix is None:
-        if nics is None:
-            raise ConfigError("nics = None: give nics or radix")
-        radix = _radix_for(nics, tiers)
-    radix = whole("radix", radix, low=2, high=RADIX_MAX)
-    if radix % 2:
-        raise ConfigError(f"radix = {radix}: valid: an even number, for half of the ports lead down")
+    radix = even_radix(_radix_for(nics, tiers) if radix is None else radix)
     half = radix // 2
-    pods = _pods(nics, half, radix, tiers)
-    num_t0 = half if tiers == 3 else pods
     up = _fewer("oversubscription", oversubscription, half)
-    t1s = fewest_above(num_t0, up, half if tiers == 3 else radix)
-    t1_up = _fewer("pod_oversubscription", pod_oversubscription, num_t0 * up // t1s) if tiers == 3 else 0
-    port_gbps = rate("port_gbps", port_gbps)
-    uplink_gbps = port_gbps if uplink_gbps is None else rate("uplink_gbps", uplink_gbps)
-    core_gbps = uplink_gbps if core_gbps is None else rate("core_gbps", core_gbps)
-    link_latency_ns = latency("link_latency_ns", link_latency_ns)
-    links = (
-        TierLinks(rate_gbps=port_gbps, latency_ns=link_latency_ns, is_optical=not nic_copper),
-        TierLinks(rate_gbps=uplink_gbps, latency_ns=link_latency_ns),
-        TierLinks(rate_gbps=core_gbps, latency_ns=link_latency_ns),
+    pods = _pods(nics, half, radix, tiers)
+    counts = (
+        _two_tiers(pods, radix, up) if tiers == 2 else _three_tiers(pods, radix, up, pod_oversubscription)
     )
-    shape = FoldedClos(
-        num_planes=whole("planes", planes, low=1, high=PLANES_MAX),
-        num_pods=pods if tiers == 3 else 1,
+    cables = cabling(
+        tiers,
+        port_gbps=port_gbps,
+        uplink_gbps=uplink_gbps,
+        core_gbps=core_gbps,
+        link_latency_ns=link_latency_ns,
+        switch_latency_ns=switch_latency_ns,
+        transceiver_gbps=transceiver_gbps,
+        nic_copper=nic_copper,
+    )
+    planes = whole("planes", planes, low=1, high=PLANES_MAX)
+    shape = FoldedClos(num_planes=planes, **counts, **cables)
+    name = f"fat tree of {shape.num_nics} NICs, {tiers} tiers, radix {radix}"
+    parameters = {"nics": shape.num_nics, "tiers": tiers, "radix": radix, "planes": planes}
+    return build_folded_clos(shape, name=name, kind="fat-tree", parameters=parameters)
+
+
+def _two_tiers(num_t0: int, radix: int, up: int) -> SwitchCounts:
+    return SwitchCounts(
+        num_pods=1,
         t0s_per_pod=num_t0,
+        t0_down=radix // 2,
+        t0_up=up,
+        t1s_per_pod=fewest_above(num_t0, up, radix),
+        t1_up=0,
+        num_t2=0,
+    )
+
+
+def _three_tiers(pods: int, radix: int, up: int, pod_oversubscription: float) -> SwitchCounts:
+    half = radix // 2
+    t1s = fewest_above(half, up, half)
+    t1_up = _fewer("pod_oversubscription", pod_oversubscription, half * up // t1s)
+    return SwitchCounts(
+        num_pods=pods,
+        t0s_per_pod=half,
         t0_down=half,
         t0_up=up,
         t1s_per_pod=t1s,
         t1_up=t1_up,
-        num_t2=fewest_above(pods, t1s * t1_up, radix) if tiers == 3 else 0,
-        tiers=links[:tiers],
-        switch_latency_ns=(latency("switch_latency_ns", switch_latency_ns),) * tiers,
-        nic_cage_ports=ports_per_cage(rate("transceiver_gbps", transceiver_gbps), port_gbps),
-        switch_cage_ports=ports_per_cage(transceiver_gbps, uplink_gbps),
+        num_t2=fewest_above(pods, t1s * t1_up, radix),
     )
-    name = f"fat tree of {shape.num_nics} NICs, {tiers} tiers, radix {radix}"
-    parameters = {"nics": shape.num_nics, "tiers": tiers, "radix": radix, "planes": planes}
-    return build_folded_clos(shape, name=name, kind="fat-tree", parameters=parameters)
 
 
 def _pods(nics: int | None, half: int, radix: int, tiers: int) -> int:
@@ -119,7 +130,9 @@ def _fewer(key: str, factor: float, ports: int) -> int:
     return round(fewer)
 
 
-def _radix_for(nics: int, tiers: int) -> int:
+def _radix_for(nics: int | None, tiers: int) -> int:
+    if nics is None:
+        raise ConfigError("nics = None: give nics or radix")
     for radix in range(2, RADIX_MAX, 2):
         unit = (radix // 2) ** (tiers - 1)
         if unit * radix >= nics and nics % unit == 0:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from farstep.fabric.errors import ConfigError, names, read_toml
-from farstep.fabric.topology.clos import TRANSCEIVER_GBPS, ports_per_cage
+from farstep.fabric.topology.cabling import ports_per_cage
+from farstep.fabric.topology.clos import TRANSCEIVER_GBPS
 from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
 from farstep.fabric.topology.graphs import parse_graph
 from farstep.fabric.topology.model import Topology

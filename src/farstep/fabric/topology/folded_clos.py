@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,18 @@ class TierLinks:
     rate_gbps: float
     latency_ns: float
     is_optical: bool = True
+
+
+class SwitchCounts(TypedDict):
+    """The arguments of `FoldedClos` that count switches and their ports."""
+
+    num_pods: int
+    t0s_per_pod: int
+    t0_down: int
+    t0_up: int
+    t1s_per_pod: int
+    t1_up: int
+    num_t2: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

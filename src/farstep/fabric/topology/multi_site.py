@@ -100,17 +100,9 @@ def multi_site(
         )
     draft, placed = _copy_sites(sites, num_planes)
     border_planes = [JOINED_PLANE] if join_planes else list(range(num_planes))
-    top = max(int(site.node_tier.max()) for site in sites.values())
-    routers: dict[tuple[str, int], npt.NDArray[np.int32]] = {}
-    for number, site in enumerate(placed):
-        for plane in border_planes:
-            routers[site.name, plane] = draft.add_switches(
-                borders,
-                tier=top + 1,
-                plane=plane,
-                site=number,
-                latency_ns=latency("border_latency_ns", border_latency_ns),
-            )
+    routers = _add_borders(
+        draft, placed, borders, border_planes, latency("border_latency_ns", border_latency_ns)
+    )
     for site in placed:
         fastest = float(site.topology.link_rate_gbps.max())
         rate_gbps = fastest if border_gbps is None else rate("border_gbps", border_gbps)
@@ -204,6 +196,20 @@ def _copy_sites(sites: Mapping[str, Topology], num_planes: int) -> tuple[Topolog
             cost=site.link_cost[even],
         )
     return draft, placed
+
+
+def _add_borders(
+    draft: TopologyDraft, placed: Sequence[_Site], count: int, planes: Sequence[int], latency_ns: float
+) -> dict[tuple[str, int], npt.NDArray[np.int32]]:
+    """Returns the border switches of each site and plane."""
+    top = max(int(site.topology.node_tier.max()) for site in placed)
+    routers = {}
+    for number, site in enumerate(placed):
+        for plane in planes:
+            routers[site.name, plane] = draft.add_switches(
+                count, tier=top + 1, plane=plane, site=number, latency_ns=latency_ns
+            )
+    return routers
 
 
 def _highest(site: Topology, plane: int) -> npt.NDArray[np.int64]:

@@ -7,10 +7,11 @@ leaf has ports down); Alibaba HPN 7.0 (SIGCOMM 2024): NICs of two ports on two T
 from __future__ import annotations
 
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.topology.checks import RADIX_MAX, divides, latency, rate, whole
-from farstep.fabric.topology.clos import LINK_LATENCY_NS, TRANSCEIVER_GBPS, fewest_above, ports_per_cage
+from farstep.fabric.topology.cabling import cabling
+from farstep.fabric.topology.checks import RADIX_MAX, divides, even_radix, whole
+from farstep.fabric.topology.clos import LINK_LATENCY_NS, TRANSCEIVER_GBPS, fewest_above
 from farstep.fabric.topology.draft import NODES_MAX, PLANES_MAX
-from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
+from farstep.fabric.topology.folded_clos import FoldedClos, SwitchCounts, build_folded_clos
 from farstep.fabric.topology.model import Topology
 
 DUAL_TOR_PLANES = 2
@@ -55,26 +56,18 @@ def rail_optimised(
     """
     nics = whole("nics", nics, low=2, high=NODES_MAX)
     rails = whole("rails", rails, low=1, high=256)
-    radix = whole("radix", radix, low=2, high=RADIX_MAX)
+    radix = even_radix(radix)
     tiers = whole("tiers", tiers, low=2, high=3)
-    if radix % 2:
-        raise ConfigError(f"radix = {radix}: valid: an even number, for half of the ports lead down")
     half = radix // 2
-    leaves = divides(f"NICs per unit ({rails} rails of {half} servers)", rails * half, "nics", nics) * rails
-    most = radix if tiers == 2 else radix * half
-    if leaves > most:
-        raise ConfigError(f"nics = {nics}: {tiers} tiers of radix = {radix} hold up to {most * half}")
-    per_pod = leaves
-    if tiers == 3:
-        per_pod = half
-        if half % rails:
-            raise ConfigError(
-                f"rails = {rails}: valid with three tiers: a divisor of the {half} leaves of a pod"
-            )
-        divides("NICs per pod", half * half, "nics", nics)
-    port_gbps = rate("port_gbps", port_gbps)
-    links = TierLinks(rate_gbps=port_gbps, latency_ns=latency("link_latency_ns", link_latency_ns))
-    to_nics = TierLinks(rate_gbps=port_gbps, latency_ns=links.latency_ns, is_optical=not nic_copper)
+    leaves, per_pod = _leaves(nics, rails, radix, tiers)
+    cables = cabling(
+        tiers,
+        port_gbps=port_gbps,
+        link_latency_ns=link_latency_ns,
+        switch_latency_ns=switch_latency_ns,
+        transceiver_gbps=transceiver_gbps,
+        nic_copper=nic_copper,
+    )
     spines = fewest_above(per_pod, half, radix if tiers == 2 else half)
     pods = leaves // per_pod
     t1_up = per_pod * half // spines if tiers == 3 else 0
@@ -87,15 +80,27 @@ def rail_optimised(
         t1s_per_pod=spines,
         t1_up=t1_up,
         num_t2=fewest_above(pods, spines * t1_up, radix) if tiers == 3 else 0,
-        tiers=(to_nics, links, links)[:tiers],
-        switch_latency_ns=(latency("switch_latency_ns", switch_latency_ns),) * tiers,
-        nic_cage_ports=ports_per_cage(rate("transceiver_gbps", transceiver_gbps), port_gbps),
-        switch_cage_ports=ports_per_cage(transceiver_gbps, port_gbps),
+        **cables,
         rails=rails,
     )
     name = f"rail-optimised network of {nics} NICs, {rails} rails, {tiers} tiers"
     parameters = {"nics": nics, "rails": rails, "radix": radix, "tiers": tiers, "planes": planes}
     return build_folded_clos(shape, name=name, kind="rail-optimised", parameters=parameters)
+
+
+def _leaves(nics: int, rails: int, radix: int, tiers: int) -> tuple[int, int]:
+    """Returns the leaves of a plane and those of a pod."""
+    half = radix // 2
+    leaves = divides(f"NICs per unit ({rails} rails of {half} servers)", rails * half, "nics", nics) * rails
+    most = radix if tiers == 2 else radix * half
+    if leaves > most:
+        raise ConfigError(f"nics = {nics}: {tiers} tiers of radix = {radix} hold up to {most * half}")
+    if tiers == 2:
+        return leaves, leaves
+    if half % rails:
+        raise ConfigError(f"rails = {rails}: valid with three tiers: a divisor of the {half} leaves of a pod")
+    divides("NICs per pod", half * half, "nics", nics)
+    return leaves, half
 
 
 def dual_tor(
@@ -145,37 +150,37 @@ def dual_tor(
     segments = whole("segments", segments, low=1, high=4096)
     rails = whole("rails", rails, low=1, high=256)
     pods = whole("pods", pods, low=1, high=1024)
-    uplinks = whole("uplinks", uplinks, low=1, high=1024)
     down = whole("hosts_per_segment", hosts_per_segment, low=1, high=4096)
-    core_uplinks = whole("core_uplinks", core_uplinks, low=1, high=1024)
-    core_radix = whole("core_radix", core_radix, low=pods, high=RADIX_MAX, why="a link to each pod or more")
-    port_gbps, uplink_gbps = rate("port_gbps", port_gbps), rate("uplink_gbps", uplink_gbps)
+    counts = _dual_tor_counts(pods, segments * rails, down, uplinks, core_uplinks, core_radix)
     if pods * segments * down * rails > NODES_MAX:
         raise ConfigError(f"segments = {segments}: makes more than {NODES_MAX} NICs")
-    links = TierLinks(rate_gbps=uplink_gbps, latency_ns=latency("link_latency_ns", link_latency_ns))
-    tiers = 3 if pods > 1 else 2
-    shape = FoldedClos(
-        num_planes=DUAL_TOR_PLANES,
+    cables = cabling(
+        3 if pods > 1 else 2,
+        port_gbps=port_gbps,
+        uplink_gbps=uplink_gbps,
+        link_latency_ns=link_latency_ns,
+        switch_latency_ns=switch_latency_ns,
+        transceiver_gbps=transceiver_gbps,
+        nic_copper=nic_copper,
+    )
+    shape = FoldedClos(num_planes=DUAL_TOR_PLANES, **counts, **cables, rails=rails)
+    name = f"dual-ToR network of {shape.num_nics} NICs, {pods} pods"
+    parameters = {"segments": segments, "hosts_per_segment": down, "rails": rails, "pods": pods}
+    return build_folded_clos(shape, name=name, kind="dual-tor", parameters=parameters)
+
+
+def _dual_tor_counts(
+    pods: int, tors: int, down: int, uplinks: int, core_uplinks: int, core_radix: int
+) -> SwitchCounts:
+    uplinks = whole("uplinks", uplinks, low=1, high=1024)
+    core_uplinks = whole("core_uplinks", core_uplinks, low=1, high=1024)
+    core_radix = whole("core_radix", core_radix, low=pods, high=RADIX_MAX, why="a link to each pod or more")
+    return SwitchCounts(
         num_pods=pods,
-        t0s_per_pod=segments * rails,
+        t0s_per_pod=tors,
         t0_down=down,
         t0_up=uplinks,
         t1s_per_pod=uplinks,
         t1_up=core_uplinks if pods > 1 else 0,
         num_t2=fewest_above(pods, uplinks * core_uplinks, core_radix) if pods > 1 else 0,
-        tiers=(
-            TierLinks(rate_gbps=port_gbps, latency_ns=links.latency_ns, is_optical=not nic_copper),
-            links,
-            links,
-        )[:tiers],
-        switch_latency_ns=(latency("switch_latency_ns", switch_latency_ns),) * tiers,
-        nic_cage_ports=ports_per_cage(rate("transceiver_gbps", transceiver_gbps), port_gbps),
-        switch_cage_ports=ports_per_cage(transceiver_gbps, uplink_gbps),
-        rails=rails,
-    )
-    return build_folded_clos(
-        shape,
-        name=f"dual-ToR network of {shape.num_nics} NICs, {pods} pods",
-        kind="dual-tor",
-        parameters={"segments": segments, "hosts_per_segment": down, "rails": rails, "pods": pods},
     )
