@@ -175,7 +175,9 @@ def _run(process: EmulatorProcess, file: EmulationFile, for_s: float | None, out
         say(f"control address: {process.control.path}")
         for index, fault in enumerate(file.faults):
             if fault.at_step is not None:
-                say(f"faults[{index}] ({fault.kind}) waits for step {fault.at_step}, told at the control address")
+                say(
+                    f"faults[{index}] ({fault.kind}) waits for step {fault.at_step}, told at the control address"
+                )
         process.script.load(file.faults, "faults")
     except BaseException:
         process.close()

@@ -152,7 +152,9 @@ def run_rank(orders: Orders, open_store: Callable[[], Store], *, is_own_process:
     rank = _Rank(orders)
     if not is_own_process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
+            if (
+                number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+            ):  # nohup stays in force
                 signal.signal(number, lambda *_: rank.observer.request_stop())
     control = ControlClient(
         orders.control_address,

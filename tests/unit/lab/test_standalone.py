@@ -47,7 +47,11 @@ def test_a_file_holds_network_ports_and_faults(tmp_path):
         ('path = "north"', 'path = "south"', 'path = "south": no such path; known paths: north'),
         ("at_s = 1", "", "faults[0] (path_down) needs at_s or at_step"),
         ("rate_mbps = 100", 'rate_mbps = "fast"', 'paths[0].rate_mbps = "fast"'),
-        ('site = "west"', 'site = "north"', 'expose[0].site = "north": no such site; known sites: east, west'),
+        (
+            'site = "west"',
+            'site = "north"',
+            'expose[0].site = "north": no such site; known sites: east, west',
+        ),
         ("{ east =", "{ east2 =", 'expose[0].listen.east2 = "east2": no such site'),
         ('site = "west"', 'site = "west"\nplane = 3', "expose[0].plane = 3: no path of this plane"),
         ('["east", "west"]', '["east"]', "sites: number of entries = 1; valid: at least 2"),
