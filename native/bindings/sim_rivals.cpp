@@ -76,6 +76,7 @@ std::unique_ptr<AnyEngine> uet(const FabricColumns& c, const EngineSettings& e, 
     k.read("ack_bytes", u.ack_bytes);
     k.read("credit_window_bytes", u.max_window_bytes);
     k.read("credit_packets", u.credit_packets);
+    k.read("idle_credit", u.idle_credit);
     k.read("rto_ns", u.rto_ns);
     k.read("span_packets", u.span_packets);
     farstep::NsccConfig& n = u.nscc;
@@ -100,7 +101,6 @@ std::unique_ptr<AnyEngine> ndp(const FabricColumns& c, const EngineSettings& e, 
     RivalSettings<NdpRival> s;
     read_common(k, e, s);
     s.protocol.paths.is_hashed = false;
-    s.protocol.choice.spread = Spread::Permutation;
     k.read("max_paths", s.protocol.paths.per_plane);
     read_choice_of_path(k, s.protocol.choice);
     k.read("initial_packets", s.protocol.initial_packets);

@@ -14,6 +14,8 @@ struct Shape {
     uint32_t pods = 8, t0_per_pod = 4, nics_per_t0 = 4, t1_per_pod = 4, t2_per_t1 = 4;  // t2_per_t1 0: two tiers, one pod
     uint32_t planes = 1;
     double gbps = 100, latency_ns = 1000, switch_latency_ns = 0;
+    // Routes leave out the cables between this T0 and this T1 of the first pod and plane, though they are there.
+    uint32_t missing_t0 = UINT32_MAX, missing_t1 = UINT32_MAX;
 };
 
 /// Owns what FabricColumns points to.
@@ -80,6 +82,11 @@ public:
     std::vector<uint32_t> first_t0, first_t1;
 
 private:
+    bool is_missing(uint32_t a, uint32_t b) const {
+        if (shape.missing_t0 == UINT32_MAX) return false;
+        const uint32_t t0 = first_t0[0] + shape.missing_t0, t1 = first_t1[0] + shape.missing_t1;
+        return (a == t0 && b == t1) || (a == t1 && b == t0);
+    }
     void cable(uint32_t a, uint32_t b, uint32_t plane) {
         for (const bool back : {false, true}) {
             source.push_back(static_cast<int32_t>(back ? b : a));
@@ -155,6 +162,7 @@ private:
                     queue.pop_front();
                     for (int64_t k = out_offset[n]; k < out_offset[n + 1]; ++k) {
                         const auto m = static_cast<uint32_t>(target[static_cast<size_t>(out_links[static_cast<size_t>(k)])]);
+                        if (is_missing(n, m)) continue;
                         if (m < num_nics || distance[m - first] >= 0) continue;
                         distance[m - first] = distance[n - first] + 1;
                         queue.push_back(m);
@@ -167,7 +175,7 @@ private:
                         for (int64_t k = out_offset[first + i]; k < out_offset[first + i + 1]; ++k) {
                             const int32_t l = out_links[static_cast<size_t>(k)];
                             const auto m = static_cast<uint32_t>(target[static_cast<size_t>(l)]);
-                            if (m >= num_nics && distance[m - first] == distance[i] - 1) links.push_back(l);
+                            if (m >= num_nics && !is_missing(first + i, m) && distance[m - first] == distance[i] - 1) links.push_back(l);
                         }
                         const auto [it, is_new] = known.try_emplace(links, static_cast<int32_t>(set_offset.size()) - 1 - base);
                         if (is_new) {

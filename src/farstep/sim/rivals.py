@@ -136,8 +136,10 @@ class UetKnobs(RivalKnobs):
     """Share of its line for which a receiver grants credit (reference simulator)."""
     credit_window_bytes: int = 0
     """Most credit a sender asks for, and what it sends before any comes; 0: 1.5 BDP."""
-    credit_packets: int = 8
-    """Packets granted at a time (reference simulator)."""
+    credit_packets: int = 4
+    """Packets granted at a time (UET default)."""
+    idle_credit: bool = True
+    """Whether a receiver whose line is idle grants unasked, up to one window (reference simulator)."""
     ack_bytes: int = 16_384
     """Received before an acknowledgement is due (UET 3.6.10)."""
     rto_ns: int = 0
@@ -187,6 +189,10 @@ class NdpKnobs(RivalKnobs):
 
     spread: Spread = "permutation"
     """How paths are chosen; NDP takes each in turn, in a new order for each pass."""
+    timeout_penalty: int = 15
+    """Turns a path sits out after a timeout (NDP leaves out paths that do worse than the others)."""
+    max_penalty: int = 255
+    """And at most."""
     max_paths: int = 256
     """Paths of a connection in each plane, at most; these are distinct."""
     initial_packets: int = 50

@@ -10,6 +10,7 @@
 //   kAdaptive  packets flagged so let each switch choose among the ports on shortest ways the one with the least queue
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstdint>
@@ -272,7 +273,8 @@ private:
             else next = router_.step(k.route, next);
         } else if (k.bytes != fabric_.full_bytes()) [[unlikely]] {
             // A short packet is complete sooner, though not before the one ahead of it on this wire.
-            arrival -= Tick{fabric_.kind(q).period} * kTicksPerSlot - fabric_.wire_ticks(p, k.bytes);
+            // Nor within the slot under way, whose arrivals are dealt with.
+            arrival = std::max(arrival - (Tick{fabric_.kind(q).period} * kTicksPerSlot - fabric_.wire_ticks(p, k.bytes)), start_of(now_slot_ + 1));
         }
         k.phase = static_cast<uint8_t>(arrival);
         wire_.append(slot_of(arrival), uint64_t{next} << 32 | number);

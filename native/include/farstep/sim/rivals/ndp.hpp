@@ -17,7 +17,7 @@ namespace farstep::sim {
 struct NdpConfig {
     RivalWire wire;
     RivalPaths paths;                 // NDP enumerates paths: is_hashed = false
-    PathChoiceConfig choice;          // num_paths and seed come from `paths`
+    PathChoiceConfig choice{.spread = Spread::Permutation, .ecn_penalty = 0, .nack_penalty = 0};  // num_paths and seed come from `paths`
     uint32_t initial_packets = 50;    // sent blind
     uint64_t rto_ns = 1'000'000;
     uint32_t span_packets = 0;        // 0: eight first windows
@@ -84,7 +84,9 @@ public:
         }
         if (now < oldest + config_.rto_ns) return timer_.set(oldest + config_.rto_ns);
         board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record& r) {
+            const uint16_t path = r.path;
             if (now < r.sent_ns + config_.rto_ns || !board_.lose(s)) return;
+            news(now, path, PathNews::Silent);
             ++counters_.losses;
             ++arrived_;  // it never will, and has to be sent once more: both ends take it so
             ++refused_;
@@ -103,8 +105,7 @@ public:
         const uint32_t unsent = messages_.end() - board_.next() + board_.num_lost() + board_.num_in_flight();
         budget_ = std::min(budget_, unsent);
         if (a.kind == RivalAnswer::kPull) return;
-        const PathNews n = a.kind == RivalAnswer::kNack ? PathNews::Refused : PathNews::Good;
-        choice_.on_news(now, config_.paths.plane(a.path), static_cast<uint16_t>(a.path % config_.paths.per_plane), n);
+        news(now, a.path, a.kind == RivalAnswer::kNack ? PathNews::Refused : PathNews::Good);
         if (a.kind == RivalAnswer::kNack) {
             if (board_.is_known(a.reference) && board_.record(a.reference).path == a.path)
                 counters_.trims += board_.lose(a.reference);
@@ -164,6 +165,9 @@ private:
         choice.num_paths = c.paths.per_plane;
         choice.seed = c.paths.seed;
         return choice;
+    }
+    void news(uint64_t now, uint16_t path, PathNews n) noexcept {
+        choice_.on_news(now, config_.paths.plane(path), static_cast<uint16_t>(path % config_.paths.per_plane), n);
     }
     void send_blind() noexcept {
         const uint32_t under_way = std::min(config_.initial_packets, board_.num_in_flight() + budget_);

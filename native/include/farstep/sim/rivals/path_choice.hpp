@@ -18,7 +18,7 @@ enum class Spread : uint8_t {
     Bitmap,       // the same, but paths with penalties are passed over until those are worn off
     Reps,         // paths that brought back good news once more, else one by chance
     Mixed,        // paths that brought good news once more, else Bitmap
-    Permutation,  // every path in turn, in an order drawn anew for each pass
+    Permutation,  // the same, in an order drawn anew for each pass
     Random,
 };
 
@@ -59,7 +59,7 @@ public:
             case Spread::Bitmap: return rotate_around_penalties(p);
             case Spread::Reps: return recycle_or_draw(p);
             case Spread::Mixed: return mixed(p, sequence, window_packets);
-            case Spread::Permutation: return permute(p);
+            case Spread::Permutation: return permute_around_penalties(p);
             case Spread::Random: return draw();
         }
         return 0;
@@ -88,8 +88,8 @@ private:
         bool fresh = false;
     };
 
-    static constexpr bool rotates(Spread s) noexcept { return s == Spread::Oblivious || uses_penalties(s); }
-    static constexpr bool uses_penalties(Spread s) noexcept { return s == Spread::Bitmap || s == Spread::Mixed; }
+    static constexpr bool rotates(Spread s) noexcept { return s == Spread::Oblivious || s == Spread::Bitmap || s == Spread::Mixed; }
+    static constexpr bool uses_penalties(Spread s) noexcept { return s == Spread::Bitmap || s == Spread::Mixed || s == Spread::Permutation; }
     static constexpr bool recycles(Spread s) noexcept { return s == Spread::Reps || s == Spread::Mixed; }
     // Mixed forgets nothing it was told within a window; a queue of all paths is more than that.
     static constexpr uint32_t ring_size(const PathChoiceConfig& c) noexcept {
@@ -128,6 +128,14 @@ private:
         penalty = static_cast<uint8_t>(std::min(penalty + more, config_.max_penalty));
     }
 
+    uint16_t permute_around_penalties(Plane& p) noexcept {
+        uint16_t path = permute(p);
+        for (uint32_t i = 0; i < config_.num_paths && penalty_of(p, path) > 0; ++i) {
+            --penalty_of(p, path);
+            path = permute(p);
+        }
+        return path;
+    }
     uint16_t permute(Plane& p) noexcept {
         uint16_t* const order = order_.get() + number(p) * config_.num_paths;
         if (p.index >= config_.num_paths) {

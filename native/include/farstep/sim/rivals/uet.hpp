@@ -27,7 +27,7 @@ struct UetConfig {
     NsccConfig nscc;                  // rate, RTT and MTU come from `wire`
     uint32_t ack_bytes = 16'384;      // received before an acknowledgement is due (UET 3.6.10)
     uint32_t max_window_bytes = 0;    // RCCC: most credit asked for, and what is sent before any comes; 0: 1.5 BDP
-    uint32_t credit_packets = 8;      // RCCC: granted at a time
+    uint32_t credit_packets = 4;      // RCCC: granted at a time (UET default)
     bool idle_credit = true;          // RCCC: a receiver whose line is idle grants unasked, up to one window
     uint64_t rto_ns = 0;              // 0: 15 us and the time six queues of one BDP take to drain
     uint32_t span_packets = 0;        // between the oldest without an answer and the newest; 0: four windows
