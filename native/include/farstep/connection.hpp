@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "farstep/config.hpp"
 #include "farstep/control_paths.hpp"
@@ -37,9 +39,12 @@ struct ProbeCounters {
 class Connection {
 public:
     /// With an arena every table is laid out there, else on the heap.
-    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena = nullptr)
-        : config_(c), paths_(c.paths, arena), sender_(config_, cc, paths_, arena), receiver_(c, arena),
-          control_paths_(links, num_planes), num_planes_(num_planes), outstanding_(c.max_probes, arena) {
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
+        : Connection(c, cc, links, num_planes, std::make_unique<Arena>()) {}
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena)
+        : keepalive_interval_ns_(c.reliability.keepalive_ns), receiver_(c, arena), paths_(c.paths, arena),
+          sender_(c, cc, paths_, arena), control_paths_(links, num_planes), num_planes_(num_planes),
+          outstanding_(c.max_probes, arena), config_(c) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
     }
@@ -220,7 +225,7 @@ public:
     /// Measures the paths before there is traffic, and watches over the peer from now on.
     void start(uint64_t now) noexcept {
         state_probe_due_ = true;
-        if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
+        if (keepalive_interval_ns_) keepalive_ns_ = now + keepalive_interval_ns_;
     }
 
     // ---- cache -------------------------------------------------------------------------------------------------------
@@ -228,7 +233,7 @@ public:
     /// Calls f(address, bytes) for what any call touches of the connection itself; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(&error_, static_cast<size_t>(reinterpret_cast<const char*>(&completed_at_failure_) - reinterpret_cast<const char*>(&error_)));
+        f(&error_, static_cast<size_t>(reinterpret_cast<const char*>(&receiver_) - reinterpret_cast<const char*>(&error_)));
     }
     template <class F>
     void each_hot_on_answer(F&& f) const noexcept {
@@ -237,6 +242,11 @@ public:
     }
 
 private:
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, std::unique_ptr<Arena> own)
+        : Connection(c, cc, links, num_planes, own.get()) {
+        own_ = std::move(own);
+    }
+
     static constexpr uint8_t kFatalCopies = 2, kFatalRepeats = 4;
     static constexpr uint64_t kDeafAfterRtts = 4;
     static constexpr uint64_t kFirstProbeWait = 4;  // first timeouts, before anything is known of the distance
@@ -262,7 +272,7 @@ private:
         heard_ = true;
         heard_ns_ = now;
         unanswered_ = 0;
-        if (config_.reliability.keepalive_ns) keepalive_ns_ = now + config_.reliability.keepalive_ns;
+        if (keepalive_interval_ns_) keepalive_ns_ = now + keepalive_interval_ns_;
     }
     // Where nothing answers at all it is the peer that is gone, not its paths: they are asked seldom then.
     uint64_t next_path_probe_ns() const noexcept {
@@ -364,30 +374,31 @@ private:
         if (paths_.infer_plane_down(now, sender_.first_rtt_ns(), plane)) ++planes_inferred_down_;
     }
 
-    ConnectionConfig config_;
-    PathSet paths_;
-    Sender sender_;
-    Receiver receiver_;
-    ControlPaths control_paths_;
-    PlaneLink links_[kMaxPlanes]{};
-    uint32_t num_planes_;
-    uint64_t usable_ = ~0ull;
+    // What every call touches comes first, and next to it what data does.
     ConnectionError error_ = ConnectionError::None;
     FatalCode fatal_code_ = FatalCode::Refused;
     uint8_t owes_fatal_ = 0, fatal_repeats_ = 0;  // copies to send now; later ones, in case those get lost
-    uint64_t fatal_due_ns_ = kNever;
     bool state_probe_due_ = false;
-    uint16_t probe_counter_ = 0;
-    Table<Probe> outstanding_;
-    uint32_t num_outstanding_ = 0;
-    uint64_t probe_deadline_ns_ = kNever;
     bool heard_ = false;
-    uint64_t heard_ns_ = 0, last_path_probe_ns_ = 0;
+    uint16_t probe_counter_ = 0;
     uint32_t unanswered_ = 0;  // requests for a sign of life in a row
-    uint64_t keepalive_ns_ = kNever;
+    uint32_t num_outstanding_ = 0;
+    uint64_t heard_ns_ = 0, keepalive_interval_ns_;
+    uint64_t keepalive_ns_ = kNever, probe_deadline_ns_ = kNever, fatal_due_ns_ = kNever;
+    Receiver receiver_;
+    PathSet paths_;
+    Sender sender_;
+    ControlPaths control_paths_;
+    uint32_t num_planes_;
+    PlaneLink links_[kMaxPlanes]{};
+    Table<Probe> outstanding_;
+    uint64_t last_path_probe_ns_ = 0;
+    uint64_t usable_ = ~0ull;
     uint64_t completed_at_failure_ = 0;
     uint64_t last_refresh_ns_ = 0, planes_inferred_down_ = 0;
     ProbeCounters probe_counters_;
+    ConnectionConfig config_;
+    std::unique_ptr<Arena> own_;
 };
 
 }  // namespace farstep

@@ -25,13 +25,16 @@ class ControlPaths {
 public:
     ControlPaths(const PlaneLink* links, uint32_t num_planes) : num_planes_(num_planes) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
-        for (uint32_t i = 0; i < num_planes; ++i) by_port_[links[i].local_port % kMaxPlanes] |= 1ull << i;
-        arrivals_ = by_port_[links[0].local_port % kMaxPlanes];
+        for (uint32_t i = 0; i < num_planes; ++i) by_port_[links[i].local_port % kMaxPlanes] |= 1u << i;
+        last_port_ = links[0].local_port;
+        arrivals_ = by_port_[last_port_ % kMaxPlanes];
     }
 
     /// Something came in on this port.
     void on_arrival(uint8_t local_port) noexcept {
-        if (const uint64_t planes = by_port_[local_port % kMaxPlanes]) arrivals_ = planes;
+        if (local_port == last_port_) return;
+        last_port_ = local_port;
+        if (const uint32_t planes = by_port_[local_port % kMaxPlanes]) arrivals_ = planes;
     }
     /// The peer answered what we sent on this plane, or did not answer a probe.
     void on_answered(uint8_t plane) noexcept {
@@ -45,7 +48,7 @@ public:
     EvIndex answer(uint64_t now, PathSet& paths) noexcept {
         const uint64_t usable = paths.plane_mask(), trusted = usable & ~suspects();
         const uint64_t near = trusted & ~distant(paths);
-        for (const uint64_t planes : {arrivals_ & near, near, trusted, usable}) {
+        for (const uint64_t planes : {uint64_t{arrivals_} & near, near, trusted, usable}) {
             const EvIndex ev = in_turn(now, planes, next_answer_, paths);
             if (ev != kNoEv) return ev;
         }
@@ -65,8 +68,7 @@ public:
     /// Calls f(address, bytes) for what an answer touches; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(&arrivals_, sizeof arrivals_);
-        f(&next_answer_, sizeof next_answer_);
+        f(this, sizeof *this - sizeof by_port_);
     }
 
 private:
@@ -112,10 +114,11 @@ private:
     }
 
     uint32_t num_planes_;
-    uint64_t by_port_[kMaxPlanes] = {};  // planes of each local port
-    uint64_t arrivals_ = 0;              // planes the last packet may have come by
-    uint8_t unanswered_[kMaxPlanes] = {};
+    uint32_t arrivals_ = 0;              // planes the last packet may have come by
     uint32_t next_answer_ = 0, next_probe_ = 0, any_cursor_ = 0;
+    uint8_t last_port_ = 0;
+    uint8_t unanswered_[kMaxPlanes] = {};
+    uint32_t by_port_[kMaxPlanes] = {};  // planes of each local port
 };
 
 }  // namespace farstep

@@ -16,6 +16,8 @@
 #include <bit>
 #include <cassert>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "farstep/ev_probing.hpp"
 #include "farstep/ev_table.hpp"
@@ -28,7 +30,8 @@ namespace farstep {
 
 class PathSet {
 public:
-    explicit PathSet(const PathSetConfig& config, Arena* arena = nullptr)
+    explicit PathSet(const PathSetConfig& config) : PathSet(config, std::make_unique<Arena>()) {}
+    PathSet(const PathSetConfig& config, Arena* arena)
         : table_(config, arena),
           share_(config, arena),
           health_(config.num_planes, arena),
@@ -48,17 +51,24 @@ public:
     // The EV for the next packet or burst, of a plane whose port is free. `exclude` (the EV that lost the packet)
     // is taken only where nothing else is left. kNoEv if no plane can send.
     EvIndex pick(uint64_t now, uint64_t free_planes, EvIndex exclude, uint32_t burst_bytes) noexcept {
+        uint8_t plane = 0;
+        return pick(now, free_planes, exclude, burst_bytes, plane);
+    }
+    // `plane` becomes that of the EV.
+    EvIndex pick(uint64_t now, uint64_t free_planes, EvIndex exclude, uint32_t burst_bytes, uint8_t& plane) noexcept {
         (void)now;
         uint64_t candidates = free_planes & share_.usable();
         bool only_excluded = false;
         while (candidates != 0) {
-            const uint8_t plane = share_.choose(candidates, burst_bytes);
+            plane = share_.choose(candidates, burst_bytes);
             const EvIndex ev = table_.pick(plane, exclude);
             if (ev != kNoEv) return ev;
             only_excluded = true;
             candidates &= ~(1ull << plane);
         }
-        return only_excluded ? exclude : kNoEv;
+        if (!only_excluded) return kNoEv;
+        plane = this->plane(exclude);
+        return exclude;
     }
 
     const EvValue& value(EvIndex ev) const noexcept { return table_.value(ev); }
@@ -71,10 +81,13 @@ public:
 
     void on_sent(uint64_t now, EvIndex ev, uint32_t bytes) noexcept {
         (void)now;
-        EvRecord& e = table_.at(ev);
-        ++table_.counters(ev).sent_packets;
-        table_.counters(ev).sent_bytes += bytes;
-        share_.on_sent(e.plane, bytes);
+        on_sent(ev, plane(ev), bytes);
+    }
+    void on_sent(EvIndex ev, uint8_t plane, uint32_t bytes) noexcept {
+        EvCounters& c = table_.counters(ev);
+        ++c.sent_packets;
+        c.sent_bytes += bytes;
+        share_.on_sent(plane, bytes);
     }
 
     void on_acked(uint64_t now, EvIndex ev, uint32_t bytes, bool rtt_valid, uint64_t rtt_ns) noexcept {
@@ -294,6 +307,8 @@ public:
     }
 
 private:
+    PathSet(const PathSetConfig& config, std::unique_ptr<Arena> own) : PathSet(config, own.get()) { own_ = std::move(own); }
+
     static constexpr uint64_t kDefaultRttNs = 1'000'000;   // until set_rtt
 
     uint64_t rtt_or_default() const noexcept { return rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs; }
@@ -461,6 +476,7 @@ private:
     uint64_t rtt_ns_ = 0;
     EvProbing probing_;
     PathSetConfig config_;
+    std::unique_ptr<Arena> own_;
 };
 
 }  // namespace farstep

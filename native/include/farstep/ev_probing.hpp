@@ -70,7 +70,7 @@ public:
     // The EV became bad: how often it must answer is settled now.
     void condemn(uint64_t now, EvIndex ev, const PathSetConfig& config) noexcept {
         Record& r = records_[ev];
-        r.damping.on_condemned(now, config);
+        r.on_condemned(now, config);
         r.bad = true;
         r.due_ns = now + interval_ns_;
         enqueue(ev);
@@ -79,7 +79,7 @@ public:
     void release(uint64_t now, EvIndex ev, bool earned) noexcept {
         Record& r = records_[ev];
         r.bad = false;
-        if (earned) r.damping.on_returned(now);
+        if (earned) r.on_returned(now);
         drop_stale();
     }
 
@@ -105,11 +105,11 @@ public:
 
     // True once the EV has answered often enough.
     bool on_reply(EvIndex ev) noexcept {
-        return records_[ev].bad && records_[ev].damping.on_success();
+        return records_[ev].bad && records_[ev].on_success();
     }
-    void on_lost(EvIndex ev) noexcept { records_[ev].damping.on_failure(); }
+    void on_lost(EvIndex ev) noexcept { records_[ev].on_failure(); }
 
-    uint32_t needed(EvIndex ev) const noexcept { return records_[ev].damping.needed(); }
+    uint32_t needed(EvIndex ev) const noexcept { return records_[ev].needed(); }
 
 private:
     static constexpr uint64_t kIntervalMinNs = 1'000'000;
@@ -119,10 +119,9 @@ private:
     static constexpr uint64_t kIntervalMinRtts = 4;
     static constexpr uint64_t kProbesPerRtt = 8;   // on the way at once, whatever the number of bad EVs
 
-    struct Record {
-        uint64_t due_ns = 0;
-        FlapDamping damping;
+    struct Record : FlapDamping {
         bool bad = false, queued = false;
+        uint64_t due_ns = 0;
     };
 
     void enqueue(EvIndex ev) noexcept {

@@ -34,14 +34,14 @@ public:
           evs_(config.max_evs, arena), counter_mask_(config.counts_per_ev ? kNoEv : 0),
           counters_(config.counts_per_ev ? config.max_evs : 1, arena), planes_(config.num_planes, arena),
           rng_(config.seed + 1), event_mask_(config.event_mask), num_planes_(config.num_planes), max_evs_(config.max_evs),
-          values_(config.max_evs, arena), condemned_ns_(config.max_evs, arena), events_(config.max_events, arena) {
+          values_(config.counts_per_ev ? config.max_evs : 1, arena), condemned_ns_(config.max_evs, arena), events_(config.max_events, arena) {
         assert(max_evs_ <= kMaxEvs);
     }
 
     void add(uint8_t plane, EvValue value, bool active) noexcept {
         assert(plane < num_planes_ && size_ < max_evs_);
         const auto ev = static_cast<EvIndex>(size_++);
-        values_[ev] = value;
+        values_[ev & counter_mask_] = value;
         evs_[ev].plane = plane;
         rotation_.add(ev, plane);
         note_good(ev, true);
@@ -62,7 +62,7 @@ public:
         assert(ev < size_);
         return evs_[ev];
     }
-    const EvValue& value(EvIndex ev) const noexcept { return values_[ev]; }
+    const EvValue& value(EvIndex ev) const noexcept { return values_[ev & counter_mask_]; }
     EvCounters& counters(EvIndex ev) noexcept { return counters_[ev & counter_mask_]; }
     const EvCounters& counters(EvIndex ev) const noexcept { return counters_[ev & counter_mask_]; }
     uint64_t& condemned_ns(EvIndex ev) noexcept { return condemned_ns_[ev]; }
@@ -211,7 +211,7 @@ private:
         // Coming back from SKIP is news only to those who watch SKIP: it happens with every mark.
         const EvState watched = before == EvState::Skip && state == EvState::Good ? EvState::Skip : state;
         if (event_mask_ & ev_state_bit(watched))
-          events_.push(EvEvent{now, counters(ev).lost, values_[ev].value, ev, e.plane, state});
+          events_.push(EvEvent{now, counters(ev).lost, value(ev).value, ev, e.plane, state});
     }
 
     // What every packet touches comes first.

@@ -53,7 +53,7 @@ struct PathSetConfig {
     uint32_t num_planes = 1;
     uint32_t max_evs = kMaxEvs;                     // room for this many; at most kMaxEvs
     uint32_t max_events = kMaxEvEvents;             // kept for the controller
-    bool counts_per_ev = true;                      // else one set of counters for all of them: less memory to walk
+    bool counts_per_ev = true;                      // else one set of counters for all, and no values: less memory to walk
     uint32_t active_per_plane = 64, backup_per_plane = 32;
     uint32_t min_active = 0;                        // 0 = a quarter of the active EVs, at least one per plane
     ShareMode share = ShareMode::Equal;

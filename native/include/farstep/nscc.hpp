@@ -27,6 +27,7 @@ struct NsccConfig {
     uint32_t mtu_bytes = 4096;        // payload bytes of a full packet
     bool trimming = false;            // switches trim instead of dropping
     bool quick_adapt = true;
+    uint64_t ack_threshold_bytes = 16'384;   // below this window every packet asks for an acknowledgement
     uint64_t max_cwnd_bytes = 0;      // 0 = 1.5 BDP; when set, a hard ceiling whatever is learned
     uint64_t initial_cwnd_bytes = 0;  // 0 = maxwnd with a known rate, 32 packets with a learned one
     uint64_t target_delay_ns = 0;     // 0 = 0.75 base RTT with trimming, 1.0 without
@@ -44,7 +45,6 @@ struct NsccConfig {
     uint64_t qa_threshold_ns = 0;     // 0 = 4 target without trimming, off with it; kQaDelayOff = off
     bool qa_delay_needs_mark = true;  // a long delay without ECN is a busy host, not a queue
     int64_t host_noise_ns = -1;       // added to base RTT for the ceiling; < 0 = 0 with a known rate, else 0.3 ms
-    uint64_t ack_threshold_bytes = 16'384;   // below this window every packet asks for an acknowledgement
 };
 inline constexpr uint64_t kQaDelayOff = UINT64_MAX;
 
@@ -187,8 +187,7 @@ public:
     // Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(&inflight_, 64);
-        f(&config_.ack_threshold_bytes, sizeof config_.ack_threshold_bytes);
+        f(&inflight_, static_cast<size_t>(reinterpret_cast<const char*>(&config_.max_cwnd_bytes) - reinterpret_cast<const char*>(&inflight_)));
     }
     template <class F>
     void each_hot_on_ack(F&& f) const noexcept {

@@ -12,17 +12,17 @@ enum class LossRule : uint8_t { None, Order, Late, Timer };
 
 struct PacketRecord {
     uint64_t tx_ns = 0;
-    uint32_t message = 0;  // low bits of its number
-    uint32_t ev_index = 0;  // position among the packets sent on this entropy value
     uint32_t size_bytes = 0;  // nominal, as congestion control counts
-    EvIndex ev = kNoEv;
+    uint16_t message = 0;  // low bits of its number
+    uint16_t ev_index = 0;  // position among the packets sent on this entropy value, low bits
+    uint16_t ev : 11 = 0, plane : 5 = 0;
     EvIndex previous_ev = kNoEv;  // of the transmission before, when it was given up
     uint16_t previous_timestamp = 0;
     uint8_t transmissions = 0;
-    RecordState state = RecordState::Free;
-    LossRule given_up_by = LossRule::None;  // the transmission before, or this one once Lost
-    uint8_t plane = 0;                      // of `ev`
+    RecordState state : 4 = RecordState::Free;
+    LossRule given_up_by : 4 = LossRule::None;  // the transmission before, or this one once Lost
 };
+static_assert(sizeof(PacketRecord) == 24 && kMaxEvs <= 1u << 11 && kMaxPlanes <= 1u << 5);
 
 struct SenderCounters {
     uint64_t packets = 0, bytes = 0, retransmitted = 0, lost_order = 0, lost_late = 0, lost_timeout = 0, trimmed = 0;

@@ -41,6 +41,7 @@ public:
     // The best of `candidates` (not empty).
     uint8_t choose(uint64_t candidates, uint32_t burst_bytes) const noexcept {
         assert(candidates != 0);
+        if ((candidates & (candidates - 1)) == 0) return static_cast<uint8_t>(std::countr_zero(candidates));
         // Ties go to the plane after the last one used.
         const uint64_t after = candidates & ~((2ull << last_) - 1);
         uint8_t best = static_cast<uint8_t>(std::countr_zero(after != 0 ? after : candidates));

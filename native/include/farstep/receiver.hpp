@@ -35,7 +35,7 @@ struct ReceiverCounters {
 
 class Receiver {
 public:
-    explicit Receiver(const ConnectionConfig& c, Arena* arena = nullptr)
+    Receiver(const ConnectionConfig& c, Arena* arena)
         : flags_(round_up_power_of_two(c.mpr * kMprUnit_packets), arena), window_(c.mpr * kMprUnit_packets),
           ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), mtu_bytes_(c.mtu_bytes),
           sack_threshold_(c.sack_threshold_bytes), max_triggers_(c.max_sack_triggers), triggers_(c.max_sack_triggers, arena),

@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "farstep/config.hpp"
@@ -30,7 +31,8 @@ struct Message {
 
 class SendQueue {
 public:
-    explicit SendQueue(const ConnectionConfig& c, Arena* arena = nullptr)
+    explicit SendQueue(const ConnectionConfig& c) : SendQueue(c, std::make_unique<Arena>()) {}
+    SendQueue(const ConnectionConfig& c, Arena* arena)
         : mtu_bytes_(c.mtu_bytes), wimm_(c.wimm), mask_(c.send_queue - 1), ring_(c.send_queue, arena) {
         assert((c.send_queue & mask_) == 0 && c.send_queue <= (1u << 15));  // METH.MSN has 16 bits
     }
@@ -131,6 +133,8 @@ public:
     }
 
 private:
+    SendQueue(const ConnectionConfig& c, std::unique_ptr<Arena> own) : SendQueue(c, own.get()) { own_ = std::move(own); }
+
     uint32_t mtu_bytes_, wimm_;
     uint64_t mask_;
     Table<Message> ring_;
@@ -138,6 +142,7 @@ private:
     uint64_t claimed_ = 0;                     // messages the peer says it has
     uint32_t offset_ = 0;                      // packets of message `next_` already cut
     uint64_t immediates_sent_ = 0, immediates_done_ = 0;
+    std::unique_ptr<Arena> own_;
 };
 
 }  // namespace farstep

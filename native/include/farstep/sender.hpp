@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "farstep/config.hpp"
 #include "farstep/entropy.hpp"
@@ -27,11 +29,12 @@ namespace farstep {
 
 class Sender {
 public:
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena = nullptr)
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths) : Sender(c, cc, paths, std::make_unique<Arena>()) {}
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena)
         : cc_(&cc), paths_(&paths), window_(window_of(c)), queue_(c, arena), ring_(round_up_power_of_two(window_)),
           mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
           patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), plane_asked_ns_(c.paths.num_planes, arena),
-          config_(c) {
+          mtu_bytes_(c.mtu_bytes), num_planes_(c.paths.num_planes), reliability_(c.reliability) {
         next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
     }
 
@@ -45,7 +48,7 @@ public:
     bool has_data() const noexcept { return has_retransmission() || has_new(); }
 
     /// Congestion window or receive window holds this connection back although it has something to send.
-    bool is_window_limited() const noexcept { return has_data() && !cc_->can_send(config_.mtu_bytes); }
+    bool is_window_limited() const noexcept { return has_data() && !cc_->can_send(mtu_bytes_); }
 
     /// Fills `psns` with packets for one burst on one entropy value and returns how many; 0 when nothing may go now.
     /// All but the last have the same size, as segmentation offload wants it.
@@ -68,12 +71,13 @@ public:
     struct Outline {
         uint32_t payload_bytes;
         uint16_t timestamp;
+        uint8_t plane;
         bool ends_message, is_again, asks;
     };
     Outline outline(uint64_t psn) const noexcept {
         const PacketRecord& r = record(psn);
         const auto [payload, last] = queue_.extent(r.message, psn);
-        return {payload, timestamp_of(r.tx_ns), last, r.transmissions > 1, psn + 1 == next_psn_ && asks_};
+        return {payload, timestamp_of(r.tx_ns), static_cast<uint8_t>(r.plane), last, r.transmissions > 1, psn + 1 == next_psn_ && asks_};
     }
 
     // ---- input -----------------------------------------------------------------------------------------------------
@@ -235,11 +239,11 @@ public:
     const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
     uint64_t rto_ns() const noexcept {
         const RoundTrip& rtt = patience_.round_trip();
-        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : config_.reliability.first_timeout_ns;
-        if (base < config_.reliability.rto_base_ns) base = config_.reliability.rto_base_ns;
-        const uint32_t linear = config_.reliability.linear_count;
+        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : reliability_.first_timeout_ns;
+        if (base < reliability_.rto_base_ns) base = reliability_.rto_base_ns;
+        const uint32_t linear = reliability_.linear_count;
         const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
-        const uint64_t cap = base > config_.reliability.rto_max_ns ? base : config_.reliability.rto_max_ns;
+        const uint64_t cap = base > reliability_.rto_max_ns ? base : reliability_.rto_max_ns;
         if (doublings >= 20 || base << doublings > cap) return cap;
         return base << doublings;
     }
@@ -248,10 +252,8 @@ public:
     template <class F>
     void each_hot(F&& f) const noexcept {
         f(this, static_cast<size_t>(reinterpret_cast<const char*>(&newest_acked_tx_ns_) - reinterpret_cast<const char*>(this)));
-        f(plane_asked_ns_.get(), config_.paths.num_planes * sizeof(uint64_t));
+        f(plane_asked_ns_.get(), num_planes_ * sizeof(uint64_t));
         queue_.each_hot(f);
-        f(&config_.mtu_bytes, sizeof config_.mtu_bytes);
-        f(&config_.reliability, sizeof config_.reliability);
     }
     template <class F>
     void each_hot_on_ack(F&& f) const noexcept {
@@ -262,9 +264,12 @@ public:
     void prefetch_oldest() const noexcept {
         for (uint32_t i = 0; i < 4; ++i) __builtin_prefetch(&records_[(una_ + 2 * i) & mask_], 1);
     }
-    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : config_.reliability.initial_rtt_ns; }
+    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : reliability_.initial_rtt_ns; }
 
 private:
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, std::unique_ptr<Arena> own) : Sender(c, cc, paths, own.get()) {
+        own_ = std::move(own);
+    }
     uint64_t srtt_ns() const noexcept { return patience_.round_trip().srtt_ns; }
     static constexpr uint32_t kRescues = 3;
     static constexpr uint32_t kEarlyAsks = 4;  // without progress in between
@@ -288,8 +293,9 @@ private:
 
     /// Positions on one entropy value: of the packet sent last, and of the last one known to have arrived.
     struct EvOrder {
-        uint32_t sent = 0, acked = 0;
+        uint16_t sent = 0, acked = 0;  // modulo 2^16: fewer are ever on the way
     };
+    static_assert(kMaxMpr * kMprUnit_packets < 1u << 15);
 
     static uint32_t window_of(const ConnectionConfig& c) noexcept {
         const uint32_t window = c.peer_mpr * kMprUnit_packets;
@@ -298,7 +304,7 @@ private:
     PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
     const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
     uint32_t retry_budget() const noexcept {
-        const ReliabilityConfig& r = config_.reliability;
+        const ReliabilityConfig& r = reliability_;
         return r.exponential_count >= 25 ? UINT32_MAX - 1 : r.linear_count + r.exponential_count;
     }
     static uint32_t nominal_bytes(uint32_t payload, bool imm) noexcept {
@@ -310,7 +316,8 @@ private:
 
     uint32_t burst_of_new(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
         if (!can_send_next()) return 0;
-        ev = paths_->pick(now, free_planes, kNoEv, max_packets * config_.mtu_bytes);
+        uint8_t plane = 0;
+        ev = paths_->pick(now, free_planes, kNoEv, max_packets * mtu_bytes_, plane);
         if (ev == kNoEv) return 0;
         uint32_t n = 0, first_size = 0;
         while (n < max_packets && has_new()) {
@@ -320,10 +327,10 @@ private:
             if (n == 0) first_size = size;
             PacketRecord& r = record(next_psn_);
             r = PacketRecord{};
-            r.message = static_cast<uint32_t>(queue_.next_message());
+            r.message = static_cast<uint16_t>(queue_.next_message());
             r.size_bytes = size;
             queue_.cut(next_psn_);
-            stamp(now, next_psn_, r, ev);
+            stamp(now, next_psn_, r, ev, plane);
             psns[n++] = next_psn_++;
             if (size < first_size) break;
         }
@@ -337,7 +344,7 @@ private:
     // time. Every plane's round trip must be known, so every plane is asked in its turn.
     bool misses_news(uint64_t now) noexcept {
         const uint8_t plane = record(next_psn_ - 1).plane;
-        const uint64_t interval = std::max(srtt_ns(), config_.reliability.plane_news_ns);
+        const uint64_t interval = std::max(srtt_ns(), reliability_.plane_news_ns);
         if (now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
@@ -350,13 +357,14 @@ private:
 
     uint32_t burst_of_lost(uint64_t now, uint64_t free_planes, uint32_t max_packets, EvIndex& ev, uint64_t* psns) noexcept {
         uint32_t n = 0, first_size = 0;
+        uint8_t plane = 0;
         while (n < max_packets && num_lost_) {
             while (rtx_cursor_ < next_psn_ && record(rtx_cursor_).state != RecordState::Lost) ++rtx_cursor_;
             assert(rtx_cursor_ < next_psn_);
             PacketRecord& r = record(rtx_cursor_);
             if (!cc_->can_send(r.size_bytes)) break;
             if (n == 0) {
-                ev = paths_->pick(now, free_planes, r.ev, r.size_bytes);
+                ev = paths_->pick(now, free_planes, r.ev, r.size_bytes, plane);
                 if (ev == kNoEv) return 0;
                 first_size = r.size_bytes;
             } else if (r.ev == ev || r.size_bytes > first_size) {
@@ -366,25 +374,25 @@ private:
             r.previous_timestamp = timestamp_of(r.tx_ns);
             --num_lost_;
             ++counters_.retransmitted;
-            stamp(now, rtx_cursor_, r, ev);
+            stamp(now, rtx_cursor_, r, ev, plane);
             psns[n++] = rtx_cursor_++;
             if (r.size_bytes < first_size) break;
         }
         return n;
     }
 
-    void stamp(uint64_t now, uint64_t psn, PacketRecord& r, EvIndex ev) noexcept {
+    void stamp(uint64_t now, uint64_t psn, PacketRecord& r, EvIndex ev, uint8_t plane) noexcept {
         // Only a first packet starts the clock: one sent again must not, or nobody would ever run out of retries.
         const bool starts = psn == una_ && r.transmissions == 0;
         r.tx_ns = now;
-        r.ev = ev;
-        r.plane = paths_->plane(ev);
+        r.ev = ev & 0x7FF;
+        r.plane = plane & 0x1F;
         r.ev_index = ++order_[ev].sent;
         if (r.transmissions < 255) ++r.transmissions;
         r.state = RecordState::InFlight;
         inflight_bytes_ += r.size_bytes;
         cc_->on_send(now, r.size_bytes);
-        paths_->on_sent(now, ev, r.size_bytes);
+        paths_->on_sent(ev, plane, r.size_bytes);
         ++counters_.packets;
         counters_.bytes += r.size_bytes;
         last_tx_ns_ = now;
@@ -427,7 +435,7 @@ private:
     }
     void note_order(const PacketRecord& r) noexcept {
         EvOrder& o = order_[r.ev];
-        const auto ahead = static_cast<int32_t>(r.ev_index - o.acked);
+        const auto ahead = static_cast<int16_t>(static_cast<uint16_t>(r.ev_index - o.acked));
         if (ahead > 0) o.acked = r.ev_index;
         if (ahead > 1) may_be_overtaken_ = true;
         if (r.tx_ns > newest_acked_tx_ns_) newest_acked_tx_ns_ = r.tx_ns;
@@ -551,7 +559,7 @@ private:
             // First transmissions leave in PSN order: nothing from here on was sent before the newest news.
             if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
             const uint64_t age = now - r.tx_ns;
-            const bool overtaken = static_cast<int32_t>(order_[r.ev].acked - r.ev_index) > 0;
+            const bool overtaken = static_cast<int16_t>(static_cast<uint16_t>(order_[r.ev].acked - r.ev_index)) > 0;
             may_be_overtaken_ = may_be_overtaken_ || overtaken;
             if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns && trusts_order) {
                 ++counters_.lost_order;
@@ -702,8 +710,9 @@ private:
     LossPatience patience_;
     Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
     Table<uint64_t> plane_asked_ns_;
-    const ConnectionConfig& config_;  // of the connection, which outlives us
     SenderCounters counters_;
+    uint32_t mtu_bytes_, num_planes_;
+    ReliabilityConfig reliability_;
     uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, timed_out_ns_ = 0, rtx_cursor_;
     uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
@@ -711,6 +720,7 @@ private:
     RoomWait room_;
     uint32_t retries_ = 0, backoff_ = 0, rescues_left_ = 0;
     EvIndex last_trigger_ev_ = kNoEv;
+    std::unique_ptr<Arena> own_;
 };
 
 }  // namespace farstep

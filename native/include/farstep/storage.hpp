@@ -7,46 +7,67 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <type_traits>
+#include <vector>
 
 namespace farstep {
 
-/// Memory handed out front to back. It does not own it and takes nothing back.
+/// Memory handed out front to back, of the heap or of a given block. Nothing is taken back before all of it is.
 class Arena {
 public:
-    static constexpr size_t kLine_bytes = 64;  // of a cache: records of that size never straddle two
+    static constexpr size_t kLine_bytes = 64;  // of a cache
 
+    Arena() = default;
     Arena(void* memory, size_t bytes) noexcept : begin_(static_cast<std::byte*>(memory)), bytes_(bytes) {}
-    void* take(size_t bytes, size_t alignment) noexcept {
-        used_ = (used_ + alignment - 1) & ~(alignment - 1);
+    ~Arena() {
+        for (void* p : heap_) ::operator delete(p, std::align_val_t{kLine_bytes});
+    }
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+
+    /// What is smaller than a cache line comes from the next `bytes` from now on, so that small tables share lines.
+    void gather_small(size_t bytes) noexcept {
+        small_ = align(used_, kLine_bytes);
+        small_end_ = used_ = small_ + bytes;
+    }
+    void* take(size_t bytes, size_t alignment) {
+        if (!begin_) {
+            heap_.push_back(::operator new(bytes ? bytes : 1, std::align_val_t{kLine_bytes}));
+            return heap_.back();
+        }
+        const size_t small = align(small_, alignment);
+        if (bytes < kLine_bytes) small_wanted_ = align(small_wanted_, alignment) + bytes;
+        if (bytes < kLine_bytes && small + bytes <= small_end_) {
+            small_ = small + bytes;
+            return begin_ + small;
+        }
+        used_ = align(used_, bytes < kLine_bytes ? alignment : kLine_bytes);
         assert(used_ + bytes <= bytes_);
-        void* out = begin_ + used_;
+        void* const out = begin_ + used_;
         used_ += bytes;
         return out;
     }
     size_t used_bytes() const noexcept { return used_; }
+    /// How much gather_small() should have been given.
+    size_t small_bytes() const noexcept { return small_wanted_; }
 
 private:
-    std::byte* begin_;
-    size_t bytes_, used_ = 0;
+    static constexpr size_t align(size_t at, size_t alignment) noexcept { return (at + alignment - 1) & ~(alignment - 1); }
+
+    std::byte* begin_ = nullptr;
+    size_t bytes_ = 0, used_ = 0, small_ = 0, small_end_ = 0, small_wanted_ = 0;
+    std::vector<void*> heap_;
 };
 
-/// `size` elements, value-initialised. Allocated at construction and never again.
+/// `size` elements, value-initialised. Allocated at construction and never again; the arena owns the memory.
 template <class T>
 class Table {
 public:
-    Table(size_t size, Arena* arena) : owned_(arena == nullptr) {
+    Table(size_t size, Arena* arena) : data_(static_cast<T*>(arena->take(size * sizeof(T), alignof(T)))) {
         static_assert(std::is_trivially_destructible_v<T>);
-        const size_t bytes = size * sizeof(T);
-        const size_t alignment = bytes >= Arena::kLine_bytes ? Arena::kLine_bytes : alignof(T);
-        void* memory = owned_ ? ::operator new(bytes ? bytes : 1, std::align_val_t{Arena::kLine_bytes})
-                              : arena->take(bytes, alignment);
-        data_ = static_cast<T*>(memory);
         for (size_t i = 0; i < size; ++i) new (data_ + i) T();
-    }
-    ~Table() {
-        if (owned_) ::operator delete(data_, std::align_val_t{Arena::kLine_bytes});
     }
     Table(const Table&) = delete;
     Table& operator=(const Table&) = delete;
@@ -58,7 +79,6 @@ public:
 
 private:
     T* data_;
-    bool owned_;
 };
 
 }  // namespace farstep

@@ -103,7 +103,7 @@ public:
         if (!s.connection.sender().poll_burst(now, free_ports, 1, ev, &psn)) return false;
         const Sender::Outline o = s.connection.sender().outline(psn);
         out.packet = net_->new_packet();
-        out.port = s.connection.paths().plane(ev);
+        out.port = o.plane;
         net_->cargo(out.packet) = {c, static_cast<uint32_t>(psn) & wire::kPsnMask, o.timestamp, static_cast<uint16_t>(ev | out.port << kPlaneShift)};
         Packet& k = net_->packet(out.packet);
         k.route = s.routes[ev];
@@ -173,8 +173,8 @@ public:
                 End& e = at_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
                 const bool concerns = ((at_source ? r.source_nic : r.target_nic) == nic) == own && (r.source_nic == nic || r.target_nic == nic);
                 if (!concerns) continue;
-                uint64_t& ports = own ? e.local_ports : e.remote_ports;
-                ports = up ? ports | 1ull << ordinal : ports & ~(1ull << ordinal);
+                uint32_t& ports = own ? e.local_ports : e.remote_ports;
+                ports = up ? ports | 1u << ordinal : ports & ~(1u << ordinal);
                 const uint64_t now = e.later(host.now_ns());
                 e.connection.set_usable_planes(now, e.connection.planes_of_ports(e.local_ports, e.remote_ports));
                 if (at_source) after_source(host, c, r, now);
@@ -239,7 +239,7 @@ private:
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
     enum Kind : uint8_t { kSack, kNack, kAck, kProbe };
-    static constexpr size_t kScratch_bytes = size_t{1} << 20;
+    static constexpr size_t kScratch_bytes = size_t{16} << 20;
 
     struct SackBody {
         uint64_t bitmap;
@@ -264,22 +264,21 @@ private:
         // Handling at one end never goes back in time, whatever the phases within a slot.
         uint64_t later(uint64_t now) noexcept { return last_ns = now > last_ns ? now : last_ns; }
         uint64_t last_ns = 0;
-        uint64_t local_ports = ~0ull, remote_ports = ~0ull;
+        uint32_t local_ports = ~0u, remote_ports = ~0u;
+        uint32_t num_ways = 0;                  // entropy values with a route
+        uint8_t arrival_port[kMaxPlanes] = {};  // of the target: where packets of each of the source's planes arrive
         Connection connection;
     };
     struct SourceEnd : End {
         SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : End(c, window, links, planes, arena), window(n) {}
-        Nscc window;
-        uint64_t* routes = nullptr;
-        uint32_t num_routes = 0;
+            : End(c, window, links, planes, arena), window(n), routes(c.paths.max_evs, arena) {}
+        alignas(64) Nscc window;
+        Table<uint64_t> routes;
     };
     struct TargetEnd : End {
         TargetEnd(const ConnectionConfig& c, Nscc& shared, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : End(c, shared, links, planes, arena) {}
-        ControlPath* ways = nullptr;
-        uint32_t num_ways = 0;
-        uint8_t arrival_port[kMaxPlanes] = {};  // port at which packets of each of the source's planes arrive
+            : End(c, shared, links, planes, arena), ways(c.paths.max_evs, arena) {}
+        Table<ControlPath> ways;
     };
     struct Row {
         SourceEnd* source;
@@ -558,17 +557,31 @@ private:
         for (uint32_t p = f.first_port(nic); p < f.end_port(nic); ++p) sum += f.gbps(p);
         return sum;
     }
-    // Lays one end out in scratch memory to see how much it takes.
+    // The end itself comes first in its block, then its small tables, then the others.
+    template <class E>
+    void* place(Arena& arena) const {
+        void* const p = arena.take(sizeof(E), 64);
+        arena.gather_small(std::is_same_v<E, SourceEnd> ? source_small_ : target_small_);
+        return p;
+    }
+    // Lays one end out in scratch memory to see how much it takes: once for its small tables, once for all.
     size_t measure(bool is_source) {
-        const auto scratch = std::make_unique<std::byte[]>(kScratch_bytes);
-        Arena arena(scratch.get(), kScratch_bytes);
+        lay_out(is_source);
+        return lay_out(is_source);
+    }
+    size_t lay_out(bool is_source) {
+        poll_lines_ = is_source ? HotLines{} : poll_lines_;
+        ack_lines_ = is_source ? HotLines{} : ack_lines_;
+        if (!is_source) data_lines_ = answer_lines_ = HotLines{};
+        const Reservation scratch_memory(kScratch_bytes);
+        std::byte* const scratch = static_cast<std::byte*>(scratch_memory.data());
+        Arena arena(scratch, kScratch_bytes);
         const ConnectionConfig c = config(is_source, max_ports_, 1);
         const std::vector<PlaneLink> links(max_ports_);
         if (is_source) {
-            auto* end = new (arena.take(sizeof(SourceEnd), 64)) SourceEnd(c, settings_.congestion, links.data(), max_ports_, &arena);
-            arena.take(source_evs() * sizeof(uint64_t), 64);
-            const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch.get(), p, bytes); };
-            const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch.get(), p, bytes); };
+            auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), max_ports_, &arena);
+            const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch, p, bytes); };
+            const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch, p, bytes); };
             on_poll(end, head_bytes(*end));
             on_poll(&end->routes, sizeof end->routes);
             each_hot(*end, on_poll);
@@ -579,20 +592,20 @@ private:
             end->window.each_hot_on_ack(on_ack);
             end->~SourceEnd();
         } else {
-            auto* end = new (arena.take(sizeof(TargetEnd), 64)) TargetEnd(c, shared_window_, links.data(), max_ports_, &arena);
-            const void* const ways = arena.take(target_evs() * sizeof(ControlPath), 64);
-            const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch.get(), p, bytes); };
+            auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), max_ports_, &arena);
+            const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch, p, bytes); };
             on_data(end, head_bytes(*end));
             end->connection.each_hot(on_data);
             end->connection.receiver().each_hot(on_data);
-            on_data(&end->ways, sizeof end->ways + sizeof end->num_ways + sizeof end->arrival_port);
-            const auto on_answer = [&](const void* p, size_t bytes) { answer_lines_.add(scratch.get(), p, bytes); };
+            const auto on_answer = [&](const void* p, size_t bytes) { answer_lines_.add(scratch, p, bytes); };
             end->connection.receiver().each_hot_on_answer(on_answer);
             end->connection.each_hot_on_answer(on_answer);
-            on_answer(ways, std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
+            on_answer(&end->ways, sizeof end->ways);
+            on_answer(end->ways.get(), std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
             answer_lines_.remove(data_lines_);
             end->~TargetEnd();
         }
+        (is_source ? source_small_ : target_small_) = arena.small_bytes();
         return arena.used_bytes();
     }
     static size_t head_bytes(const End& end) noexcept {
@@ -618,14 +631,11 @@ private:
         const FabricState& f = net_->fabric();
         const uint32_t planes = f.num_nic_ports(r.source_nic);
         Arena arena(r.source, source_block_->bytes());
-        void* place = arena.take(sizeof(SourceEnd), 64);
         PlaneLink links[kMaxPlanes];
         fill_links(r.source_nic, r.target_nic, links);
         const ConnectionConfig config_of = config(true, planes, rng.next());
-        new (place) SourceEnd(config_of, congestion(r), links, planes, &arena);
+        new (place<SourceEnd>(arena)) SourceEnd(config_of, congestion(r), links, planes, &arena);
         SourceEnd& s = *r.source;
-        s.routes = static_cast<uint64_t*>(arena.take(source_evs() * sizeof(uint64_t), 64));
-        s.num_routes = 0;
         const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
         for (uint32_t k = 0; k < planes; ++k) {
             r.target->arrival_port[k] = links[k].remote_port;
@@ -636,26 +646,23 @@ private:
                 uint32_t ports[Router::kMaxHops];
                 const uint32_t n = net_->router().ports(uplink, r.target_nic, walk.at(i), ports);
                 if (n == 0) continue;
-                const auto ev = static_cast<uint16_t>(s.num_routes);
-                s.routes[s.num_routes++] = net_->router().encode(ports, n);
+                const auto ev = static_cast<uint16_t>(s.num_ways);
+                s.routes[s.num_ways++] = net_->router().encode(ports, n);
                 s.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, i < settings_.active_evs_per_plane);
             }
         }
         (void)c;
-        return s.num_routes > 0;
+        return s.num_ways > 0;
     }
     void build_target(uint32_t c, Row& r, CounterRng& rng) {
         const FabricState& f = net_->fabric();
         const uint32_t planes = f.num_nic_ports(r.target_nic);
         Arena arena(r.target, target_block_->bytes());
-        void* place = arena.take(sizeof(TargetEnd), 64);
         PlaneLink links[kMaxPlanes];
         fill_links(r.target_nic, r.source_nic, links);
         const ConnectionConfig config_of = config(false, planes, rng.next());
-        new (place) TargetEnd(config_of, shared_window_, links, planes, &arena);
+        new (place<TargetEnd>(arena)) TargetEnd(config_of, shared_window_, links, planes, &arena);
         TargetEnd& t = *r.target;
-        t.ways = static_cast<ControlPath*>(arena.take(target_evs() * sizeof(ControlPath), 64));
-        t.num_ways = 0;
         for (uint32_t k = 0; k < planes; ++k) {
             const uint32_t nic_port = f.first_nic_port(r.target_nic) + k, uplink = f.nic_port(nic_port).port;
             const PathWalk walk = net_->router().walk(uplink, r.source_nic, rng);
@@ -665,7 +672,7 @@ private:
                 const uint32_t n = net_->router().ports(uplink, r.source_nic, walk.at(i), ports);
                 if (n == 0) continue;
                 const auto ev = static_cast<uint16_t>(t.num_ways);
-                new (t.ways + t.num_ways++) ControlPath(net_->control_path(nic_port, ports, n));
+                t.ways[t.num_ways++] = net_->control_path(nic_port, ports, n);
                 t.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, true);
             }
         }
@@ -709,7 +716,7 @@ private:
     }
     void destroy(Row& r) {
         if (!r.source) return;
-        for (uint32_t i = 0; i < r.source->num_routes; ++i) net_->router().release(r.source->routes[i]);
+        for (uint32_t i = 0; i < r.source->num_ways; ++i) net_->router().release(r.source->routes[i]);
         for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
         r.source->~SourceEnd();
         r.target->~TargetEnd();
@@ -722,6 +729,7 @@ private:
     Settings settings_;
     Network<Policy>* net_;
     VirtualArray<Row> rows_;
+    size_t source_small_ = 0, target_small_ = 0;
     HotLines poll_lines_, ack_lines_, data_lines_, answer_lines_;
     std::unique_ptr<BlockPool> source_block_, target_block_;
     RegionTable regions_;
