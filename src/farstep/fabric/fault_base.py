@@ -18,7 +18,10 @@ STEP_MAX = 10**9
 """Training steps; the longest published runs have some 10^6."""
 
 FLAP_PERIOD_S_MIN = 0.001
-"""Faster flapping than this is loss, and would flood the event log."""
+"""Where packets are real, faster flapping than this is loss, and would flood the event log."""
+
+SIMULATED_FLAP_PERIOD_S_MIN = 1e-6
+"""In simulated time a packet takes some 40 ns, and a microsecond is long."""
 
 Seconds = Annotated[float, Field(ge=0.0, le=TIME_S_MAX)]
 PositiveSeconds = Annotated[float, Field(gt=0.0, le=TIME_S_MAX)]

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from farstep.fabric.channels import ChannelState, bytes_in_ms
 from farstep.fabric.errors import register_union_tags
 from farstep.fabric.fault_base import (
-    FLAP_PERIOD_S_MIN,
+    SIMULATED_FLAP_PERIOD_S_MIN,
     STEP_MAX,
     TIME_S_MAX,
     FaultBase,
@@ -107,8 +107,8 @@ class Flap(Outage):
 
     kind: Literal["flap"]
     value_keys: ClassVar[tuple[str, ...]] = ("period_s", "period_steps")
-    period_s: float | None = Field(default=None, ge=FLAP_PERIOD_S_MIN, le=TIME_S_MAX)
-    """Length of one period in seconds..."""
+    period_s: float | None = Field(default=None, ge=SIMULATED_FLAP_PERIOD_S_MIN, le=TIME_S_MAX)
+    """Length of one period in seconds, a millisecond or more outside of simulations..."""
     down_s: PositiveSeconds | None = None
     """...of which this much is outage; left out: half."""
     period_steps: int | None = Field(default=None, ge=2, le=STEP_MAX)

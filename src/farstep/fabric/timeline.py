@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from farstep.fabric.channels import Channel, ChannelState
 from farstep.fabric.errors import ConfigError
-from farstep.fabric.fault_base import FaultBase, Override
+from farstep.fabric.fault_base import FLAP_PERIOD_S_MIN, FaultBase, Override
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript, check_script
 from farstep.fabric.sites import EmulatedNetwork
@@ -67,7 +67,7 @@ class FaultTimeline:
         script: the script, or its entries.
         network: the network, or the fault-free state of each of its channels.
         source: name of the script in error messages.
-        resolve: turns a target into channels; None: by the names of the channels.
+        resolve: turns a target into channels of a simulated network; None: those of the emulator, by their names.
 
     Raises:
         ConfigError: a target is unknown, a value has no meaning on its target, or the script is inconsistent.
@@ -109,6 +109,7 @@ class FaultTimeline:
             check_script(faults)
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from error
+        self._has_real_packets = resolve is None
         self._resolve = resolve if resolve is not None else lambda target: target.resolve(self._base)
         if resolve is None:
             FaultScript.model_construct(faults=faults).check_targets(self._base, source=source)
@@ -214,7 +215,15 @@ class FaultTimeline:
 
     # -- scheduling ---------------------------------------------------------------------------------------
 
+    def _check_flap(self, fault: Fault, source: str) -> None:
+        period_s = fault.period_s if isinstance(fault, Flap) else None
+        if self._has_real_packets and period_s is not None and period_s < FLAP_PERIOD_S_MIN:
+            raise ConfigError(
+                f"{source}.period_s = {period_s:g}: input should be greater than or equal to {FLAP_PERIOD_S_MIN:g}"
+            )
+
     def _schedule(self, fault: Fault, fault_id: int, *, source: str) -> None:
+        self._check_flap(fault, source)
         content = _content(fault)
         channels = self._resolve(fault.target) if fault.target.keys else ()
         if isinstance(fault, Restore):

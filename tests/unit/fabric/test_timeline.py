@@ -170,6 +170,16 @@ def test_a_flap_goes_down_and_up_and_ends_up():
     assert line.next_ns is None
 
 
+def test_real_packets_are_not_flapped_faster_than_a_millisecond():
+    table = {"kind": "flap", "path": "a-b:0", "period_s": 0.0001, "at_s": 0}
+    told = r"faults\[0\].period_s = 0.0001: input should be greater than or equal to 0.001$"
+    with pytest.raises(ConfigError, match=told):
+        timeline(table)
+    running = timeline()
+    with pytest.raises(ConfigError, match=r"^fault.period_s = 0.0001: input should be"):
+        running.inject(parse_fault(table), 0)
+
+
 def test_a_flap_by_steps_follows_the_steps():
     line = timeline(
         {"kind": "flap", "plane": 0, "period_steps": 10, "down_steps": 3, "at_step": 5, "name": "f"}

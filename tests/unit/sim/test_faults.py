@@ -86,6 +86,20 @@ def test_a_flap_ends_with_the_run():
         actions(flap)
 
 
+def test_a_simulated_flap_may_be_as_fast_as_a_microsecond():
+    flap = {"kind": "flap", "nic": 0, "at_us": 0, "period_us": 1, "down_us": 0.25, "duration_us": 2}
+    assert [(time, kind) for time, kind, _, _ in actions(flap)] == [
+        (0, "down"),
+        (250, "up"),
+        (1_000, "down"),
+        (1_250, "up"),
+    ]
+    with pytest.raises(
+        ConfigError, match=r"faults\[0\].period_s = 5e-07: input should be greater than or equal"
+    ):
+        actions({**flap, "period_us": 0.5})
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
