@@ -513,6 +513,7 @@ void bind_parameters(nb::module_& m) {
     FIELD("active_per_plane", connection.paths.active_per_plane);
     FIELD("backup_per_plane", connection.paths.backup_per_plane);
     FIELD("min_active", connection.paths.min_active);
+    FIELD("skip_passes", connection.paths.skip_passes);
     FIELD("paths_seed", connection.paths.seed);
     FIELD("probe_interval_ns", connection.paths.probe_interval_ns);
     FIELD("restore_successes", connection.paths.restore_successes);

@@ -134,6 +134,8 @@ MrcSettings mrc_settings(Knobs& k, const EngineSettings& e) {
     k.read("watches_skips", m.watches_skips);
     NsccConfig& n = m.congestion;
     k.read("rate_bytes_per_s", n.rate_bytes_per_s);
+    k.read("settle_ns", m.paths.settle_ns);
+    k.read("skip_passes", m.paths.skip_passes);
     k.read("quick_adapt", n.quick_adapt);
     k.read("max_cwnd_bytes", n.max_cwnd_bytes);
     k.read("initial_cwnd_bytes", n.initial_cwnd_bytes);

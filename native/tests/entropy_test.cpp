@@ -136,6 +136,29 @@ void check_loss_and_backup() {
     for (int i = 0; i < 50; ++i) CHECK(send(*planes, 0, 1, 0) == 1, "the other plane's");
 }
 
+void check_skip_passes() {
+    for (const uint32_t passes : {0u, 1u, 2u, 7u}) {
+        PathSetConfig c = shape(1, 8, 0);
+        c.skip_passes = passes;
+        auto s = make(c);
+        EvIndex marked = kNoEv;
+        for (int i = 0; i < 8; ++i) marked = send(*s, 0);
+        s->on_ecn(0, marked);
+        for (uint32_t i = 0; i < 7 * passes; ++i) CHECK(send(*s, 0) != marked, "it sits out %u passes", passes);
+        int seen = 0;
+        for (int i = 0; i < 8; ++i) seen += send(*s, 0) == marked;
+        CHECK(seen == 1 && s->state(marked) == EvState::Good, "and is back after %u", passes);
+    }
+    // With one of two skipping for long and the other excluded, sending goes on all the same.
+    PathSetConfig c = shape(1, 2, 0);
+    c.skip_passes = 1'000;
+    auto s = make(c);
+    const EvIndex marked = send(*s, 0);
+    s->on_ecn(0, marked);
+    CHECK(s->state(marked) == EvState::Skip, "half of them skip");
+    CHECK(send(*s, 0, 4096, 1 - marked) == 1 - marked, "the excluded one is all there is");
+}
+
 void check_floor() {
     // One plane, every EV loses: it shrinks to the floor and goes on.
     PathSetConfig c = shape(1, 32, 16);
@@ -481,6 +504,7 @@ int main(int argc, char** argv) {
     check_rotation();
     check_equal_share();
     check_skip();
+    check_skip_passes();
     check_loss_and_backup();
     check_floor();
     for (const bool floor_before : {false, true})

@@ -34,6 +34,7 @@ public:
           evs_(config.max_evs, arena), counter_mask_(config.counts_per_ev ? kNoEv : 0),
           counters_(config.counts_per_ev ? config.max_evs : 1, arena), planes_(config.num_planes, arena),
           rng_(config.seed + 1), event_mask_(config.event_mask), num_planes_(config.num_planes), max_evs_(config.max_evs),
+          skip_passes_(config.skip_passes),
           values_(config.counts_per_ev ? config.max_evs : 1, arena), condemned_ns_(config.max_evs, arena), events_(config.max_events, arena) {
         assert(max_evs_ <= kMaxEvs);
     }
@@ -84,8 +85,8 @@ public:
 
     // The next GOOD EV of a plane that serves; kNoEv if that could only be `exclude`.
     EvIndex pick(uint8_t plane, EvIndex exclude) noexcept {
-        // At most half of the EVs skip, so two visits suffice on average. The rest of this pass and two more always
-        // suffice, unless the only EV left is the excluded one.
+        // At most half of the EVs skip, so two visits suffice on average, and the rest of this pass and the next one
+        // always, unless the excluded EV is the only good one; then one more pass may end a skip.
         const uint32_t limit = 3 * rotation_.active(plane);
         for (uint32_t visits = 0; visits < limit; ++visits) {
             if (rotation_.at_pass_end(plane)) begin_pass(plane);
@@ -95,7 +96,7 @@ public:
         return kNoEv;
     }
 
-    // Sits out the rest of this pass and the next one.
+    // Sits out the rest of this pass and the next `skip_passes`.
     void skip(uint64_t now, EvIndex ev) noexcept {
         EvRecord& e = at(ev);
         Plane& p = planes_[e.plane];
@@ -106,7 +107,7 @@ public:
             ++p.skipping;
             set_state(now, ev, EvState::Skip);
         }
-        e.skip_until = rotation_.pass(e.plane) + 1;
+        e.skip_until = rotation_.pass(e.plane) + skip_passes_;
     }
 
     // Takes an EV out of service into `state`; with `replace`, a backup of its plane takes its place.
@@ -225,7 +226,7 @@ private:
     Table<Plane> planes_;
     CounterRng rng_;
     uint8_t event_mask_;
-    uint32_t num_planes_, max_evs_;
+    uint32_t num_planes_, max_evs_, skip_passes_;
     uint64_t last_change_ns_ = 0;
     Table<EvValue> values_;
     Table<uint64_t> condemned_ns_;   // when it last became bad

@@ -112,6 +112,7 @@ def _set_paths(
     p.active_per_plane = min(ev.active_per_plane, room)
     p.backup_per_plane = min(ev.backup_per_plane, room - p.active_per_plane)
     p.min_active = ev.min_active or 0
+    p.skip_passes = ev.skip_passes
     p.capacity_share = ev.share == "capacity"
     p.probe_interval_ns = ev.probe_interval_ns or 0
     p.restore_successes = ev.restore_successes

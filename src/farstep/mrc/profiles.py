@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 EVS_MAX = 1024
+SKIP_PASSES_MAX = 1000
 """Entropy values of one connection, active and backup together; MRC uses 128 to 256 active ones."""
 PLANES_MAX = 32
 """Width of the port status mask on the wire."""
@@ -106,6 +107,7 @@ class EvProfile:
         active_per_plane: values in rotation.
         backup_per_plane: values that replace failed ones.
         min_active: losses never push the number of good values below this; None: a quarter of the active.
+        skip_passes: turns of the rotation a marked value sits out, besides the rest of the current one.
         share: `equal` bytes on every plane, or in proportion to the `capacity` each turns out to have.
         probe_interval_ns: between two probes of one failed value; None: max(1 ms, 32 round trips).
         probe_spacing_ns: between any two probes of a connection.
@@ -119,6 +121,7 @@ class EvProfile:
     active_per_plane: int = 64
     backup_per_plane: int = 32
     min_active: int | None = None
+    skip_passes: int = 1
     share: Share = "equal"
     probe_interval_ns: int | None = None
     probe_spacing_ns: int = 50_000
@@ -135,6 +138,7 @@ class EvProfile:
             check_range("min_active", self.min_active, 0, EVS_MAX)
         if self.probe_interval_ns is not None:
             check_range("probe_interval_ns", self.probe_interval_ns, 1_000, _HOUR_NS)
+        check_range("skip_passes", self.skip_passes, 0, SKIP_PASSES_MAX)
         check_range("probe_spacing_ns", self.probe_spacing_ns, 0, _HOUR_NS)
         check_range("restore_successes", self.restore_successes, 1, self.damping.successes_max)
         if (self.mode == "explicit") != bool(self.entries):

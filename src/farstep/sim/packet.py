@@ -189,6 +189,7 @@ MRC_KNOBS: Mapping[str, Any] = {
     "quick_adapt": True,
 }
 """What MRC is set to where nothing else is said. The rest of its knobs have the shipped core's values.
+    "skip_passes": 1,
 
 `rto_base_ns` and `loss_slack_min_ns` are those of NICs: hosts answer milliseconds late, which is what the shipped
 defaults allow for. `mpr` 0: twice the largest window.
@@ -207,6 +208,7 @@ _SCENARIO_KNOBS: Mapping[str, tuple[str, float]] = {
     "remap_us": ("remap_delay_ns", NS_PER_US),
     "rto_us": ("rto_base_ns", NS_PER_US),
     "target_delay_us": ("target_delay_ns", NS_PER_US),
+    "skip_passes": ("skip_passes", 1),
     "window_bytes": ("max_cwnd_bytes", 1),
     "quick_adapt": ("quick_adapt", 1),
 }

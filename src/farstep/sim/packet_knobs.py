@@ -35,6 +35,7 @@ _KNOBS: Mapping[str, Mapping[str, _Knob]] = {
         "backup_evs": ("backup_evs_per_plane", 1),
         "probe_interval_us": ("probe_interval_ns", NS_PER_US),
         "restore_probes": ("restore_successes", 1),
+        "skip_passes": ("skip_passes", 1),
         "sack_bytes": ("sack_threshold_bytes", 1),
         "mpr_packets": ("mpr", 1 / 128),
         "rto_us": ("rto_base_ns", NS_PER_US),

@@ -160,6 +160,7 @@ def test_an_explicit_profile_lists_its_paths():
         ({"active_per_plane": 1000}, "backup_per_plane = 32 is not valid; valid is 0 to 24"),
         ({"active_per_plane": 64.0}, "active_per_plane = 64.0 is not valid; valid is a whole number"),
         ({"probe_interval_ns": 5}, "probe_interval_ns = 5 is not valid; valid is 1000 to"),
+        ({"skip_passes": -1}, "skip_passes = -1 is not valid; valid is 0 to 1000"),
         ({"restore_successes": 161}, "restore_successes = 161 is not valid; valid is 1 to 160"),
         ({"mode": "explicit"}, "entries = '0 entries' is not valid; valid is at least one entry"),
         ({"entries": (EvEntry(value=1),)}, "entries = '1 entries' is not valid"),
