@@ -184,16 +184,21 @@ MRC_KNOBS: Mapping[str, Any] = {
     "rto_max_ns": 100_000_000,
     "loss_slack_min_ns": 10_000,
     "keepalive_ns": 0,
+    "host_delay_ns": 100_000,
+    "plane_news_ns": 100_000,
+    "settle_ns": 10_000,
     "probe_interval_ns": 1_000_000,
     "restore_successes": 5,
+    "skip_passes": 1,
     "quick_adapt": True,
 }
 """What MRC is set to where nothing else is said. The rest of its knobs have the shipped core's values.
-    "skip_passes": 1,
 
-`rto_base_ns` and `loss_slack_min_ns` are those of NICs: hosts answer milliseconds late, which is what the shipped
-defaults allow for. `mpr` 0: twice the largest window.
+The times are those of NICs: hosts answer milliseconds late, which is what the shipped defaults allow for. `mpr` 0:
+twice the largest window. `initial_rtt_ns` and `first_timeout_ns` follow the network's round trip.
 """
+FIRST_TIMEOUT_RTTS = 10
+FIRST_TIMEOUT_MIN_NS = 200_000
 
 _SCENARIO_KNOBS: Mapping[str, tuple[str, float]] = {
     "mtu_bytes": ("mtu_bytes", 1),
@@ -203,12 +208,12 @@ _SCENARIO_KNOBS: Mapping[str, tuple[str, float]] = {
     "backup_evs": ("backup_evs_per_plane", 1),
     "probe_interval_us": ("probe_interval_ns", NS_PER_US),
     "restore_probes": ("restore_successes", 1),
+    "skip_passes": ("skip_passes", 1),
     "sack_bytes": ("sack_threshold_bytes", 1),
     "mpr_packets": ("mpr", 1 / MPR_UNIT_PACKETS),
     "remap_us": ("remap_delay_ns", NS_PER_US),
     "rto_us": ("rto_base_ns", NS_PER_US),
     "target_delay_us": ("target_delay_ns", NS_PER_US),
-    "skip_passes": ("skip_passes", 1),
     "window_bytes": ("max_cwnd_bytes", 1),
     "quick_adapt": ("quick_adapt", 1),
 }
@@ -357,6 +362,10 @@ class PacketSimulator:
         knobs: dict[str, Any] = {**(MRC_KNOBS if self.transport == "mrc" else {}), **self.settings.transport}
         if not settings["base_rtt_ns"]:
             settings["base_rtt_ns"] = self._longest_round_trip_ns()
+        if self.transport == "mrc":
+            rtt_ns = max(1, round(settings["base_rtt_ns"]))
+            knobs.setdefault("initial_rtt_ns", rtt_ns)
+            knobs.setdefault("first_timeout_ns", max(FIRST_TIMEOUT_MIN_NS, FIRST_TIMEOUT_RTTS * rtt_ns))
         try:
             return _native.PacketEngine(
                 self.transport, self.topology.engine_columns(), {**settings, **knobs, "seed": seed}

@@ -159,7 +159,7 @@ public:
         const uint64_t now = e.later(host.now_ns());
         if (e.connection.next_timeout_ns() <= now) e.connection.on_timeout(now);
         if (!is_source) {
-            answer(host, c, r, now);
+            answer(host, c, r, now, /*is_timer=*/true);
             return rearm(host, timer, r.target->connection);
         }
         after_source(host, c, r, now);
@@ -265,15 +265,18 @@ private:
         uint64_t later(uint64_t now) noexcept { return last_ns = now > last_ns ? now : last_ns; }
         uint64_t last_ns = 0;
         uint32_t local_ports = ~0u, remote_ports = ~0u;
-        uint32_t num_ways = 0;                  // entropy values with a route
+        uint64_t* routes = nullptr;             // of the source's entropy values
+        uint16_t num_ways = 0;                  // entropy values with a route
         uint8_t arrival_port[kMaxPlanes] = {};  // of the target: where packets of each of the source's planes arrive
         Connection connection;
     };
     struct SourceEnd : End {
         SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : End(c, window, links, planes, arena), window(n), routes(c.paths.max_evs, arena) {}
+            : End(c, window, links, planes, arena), window(n), own_routes(c.paths.max_evs, arena) {
+            routes = own_routes.get();
+        }
         alignas(64) Nscc window;
-        Table<uint64_t> routes;
+        Table<uint64_t> own_routes;
     };
     struct TargetEnd : End {
         TargetEnd(const ConnectionConfig& c, Nscc& shared, const PlaneLink* links, uint32_t planes, Arena* arena)
@@ -441,9 +444,10 @@ private:
         answer(host, c.connection, r, now);
     }
     template <class Host>
-    void answer(Host& host, uint32_t c, Row& r, uint64_t now) {
+    void answer(Host& host, uint32_t c, Row& r, uint64_t now, bool is_timer = false) {
         Connection& k = r.target->connection;
-        while (k.has_control(now)) {
+        // Only time makes probes of paths due.
+        while (k.receiver().has_control() || (is_timer && k.has_control(now))) {
             EvIndex ev = kNoEv;
             control_.bth = {};
             if (!k.poll_control(now, control_, ev)) break;
@@ -583,7 +587,6 @@ private:
             const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch, p, bytes); };
             const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch, p, bytes); };
             on_poll(end, head_bytes(*end));
-            on_poll(&end->routes, sizeof end->routes);
             each_hot(*end, on_poll);
             on_ack(end, head_bytes(*end));
             each_hot(*end, on_ack);
