@@ -166,11 +166,11 @@ void check_capacity(uint64_t seed) {
         {"the plane of 200 dies at 4 s", {wan(200, 30), wan(50, 30)}, cap, true, {{4000 * kMs, 0, 0}}, 0.80, 1.02, 0.0},
         {"one of 200 dies at 4 s, back at 6 s, equal", {wan(200, 30), wan(200, 30)}, ShareMode::Equal, true, {{4000 * kMs, 1, 0}, {6000 * kMs, 1, 200}}, 0.70, 1.01, 0.5},
         {"eight planes of 100, one dies", {wan(100, 20), wan(100, 20), wan(100, 20), wan(100, 20), wan(100, 20), wan(100, 20), wan(100, 20), wan(100, 20)}, ShareMode::Equal, true, {{4000 * kMs, 3, 0}}, 0.95, 1.01, 1.0 / 7},
-        {"200 + 50 Mbit/s, 50 ms, learned, loss 1 %", {lossy(200, 50, 0.01), lossy(50, 50, 0.01)}, cap, false, {}, 0.93, 1.0, 0.8},
+        {"200 + 50 Mbit/s, 50 ms, learned, loss 1 %", {lossy(200, 50, 0.01), lossy(50, 50, 0.01)}, cap, false, {}, 0.94, 1.0, 0.8},
         {"200 + 200 Mbit/s, 50 ms, learned, loss 1 %, equal", {lossy(200, 50, 0.01), lossy(200, 50, 0.01)}, ShareMode::Equal, false, {}, 0.94, 1.0, 0.5},
         {"200 at 20 ms + 200 at 60 ms", {wan(200, 20), wan(200, 60)}, cap, true, {}, 0.95, 1.01, 0.25},
         {"200 at 20 ms + 200 at 60 ms, learned", {wan(200, 20), wan(200, 60)}, cap, false, {}, 0.95, 1.01, 0.25},
-        {"50 at 20 ms + 200 at 60 ms, learned, loss 1 %", {lossy(50, 20, 0.01), lossy(200, 60, 0.01)}, cap, false, {}, 0.75, 1.01, 1.0 / 13},
+        {"50 at 20 ms + 200 at 60 ms, learned, loss 1 %", {lossy(50, 20, 0.01), lossy(200, 60, 0.01)}, cap, false, {}, 0.94, 1.01, 1.0 / 13},
         {"200 at 20 ms + 200 at 60 ms, equal", {wan(200, 20), wan(200, 60)}, ShareMode::Equal, true, {}, 0.95, 1.01, 0.5},
         {"1000 + 10 Mbit/s, 20 ms", {wan(1000, 20), wan(10, 20)}, cap, true, {}, 0.95, 1.01, 0.98},
     };
@@ -179,7 +179,10 @@ void check_capacity(uint64_t seed) {
             const Run r = run_planes(c.links, c.mode, c.known, 12'000 * kMs, c.from_s * 1000 * kMs, c.changes, burst, seed);
             if (g_verbose) std::printf("%-52s burst %5u: %.3f of the capacity, weight %.3f, 90 %% after %.0f ms\n", c.name, burst, r.share, r.weight0, r.recovered_ms);
             CHECK(r.share >= c.least && r.share <= c.most, "%s, burst %u: %.3f of the capacity", c.name, burst, r.share);
-            CHECK(std::fabs(r.weight0 - c.weight0) < 0.06, "%s, burst %u: weight %.3f instead of %.3f", c.name, burst, r.weight0, c.weight0);
+            // Where lengths differ, what every plane queues moves weights from the ratio of empty planes toward that of rates.
+            const bool differ = c.links.front().rtt_ns != c.links.back().rtt_ns && c.mode == cap;
+            const double most = differ ? std::max(c.weight0, c.links.front().bytes_per_s / (c.links.front().bytes_per_s + c.links.back().bytes_per_s)) : c.weight0;
+            CHECK(r.weight0 > c.weight0 - 0.06 && r.weight0 < most + 0.06, "%s, burst %u: weight %.3f instead of %.3f", c.name, burst, r.weight0, c.weight0);
         }
     // Neutral where nothing is saturated: weights wander, but no plane is driven out.
     PathSetConfig pc = shape(2, 32, 0, seed);

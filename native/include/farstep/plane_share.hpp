@@ -2,11 +2,13 @@
 //
 // Equal: the plane that has been given the fewest bytes, so healthy planes carry exactly the same load.
 // Capacity: the plane with the least (in flight + burst / 2) / weight; half, because what counts is the mean between
-// bursts, and the whole would starve light planes of their share by rounding. Weights follow delivered bytes x smallest
-// round trip in RTT-long windows, among planes that were busy throughout the window: a saturated plane delivers its
-// capacity however much is queued on it, one that is not delivers what it was given, so the weights settle at the ratio
-// of the bandwidth-delay products. As long as no plane shows a queue or drops, nothing is learned and the weights stay.
-// A plane too lightly used to say anything drifts back to an equal share.
+// bursts, and the whole would starve light planes of their share by rounding. Weights follow delivered bytes x (smallest
+// round trip + what every plane waits at present), among planes that were busy throughout a window: a saturated plane
+// delivers its capacity however much is queued on it, one that is not delivers what it was given, so the weights settle
+// where planes differ in what they carry and not in what they queue. Without the common wait, a light plane whose
+// answers stand behind traffic of the other direction would be told by its round trip, not by its rate, and given less
+// and less. As long as no plane shows a queue or drops, nothing is learned and the weights stay; where one does, a plane
+// too lightly used to say anything drifts back to an equal share.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +23,7 @@ namespace farstep {
 
 class PlaneShare {
 public:
-    static constexpr uint64_t kWindowMinNs = 200'000;       // shorter windows measure scheduling, not capacity
+    static constexpr uint64_t kWindowMinNs = 10'000'000;    // shorter windows measure scheduling, not capacity
     static constexpr uint64_t kWindowMinBytes = 131'072;    // fewer bytes are too grainy a sample
     static constexpr uint64_t kNoiseNs = 200'000;           // round trips differ by this much for no reason
     static constexpr double kLossShare = 0.03;              // of a window's bytes: the plane's buffer overflows
@@ -144,15 +146,26 @@ private:
         if (lanes_[p].window_rtt_ns != UINT64_MAX && lanes_[p].window_rtt_ns > least + least / 10 + kNoiseNs) return true;
         return static_cast<double>(lanes_[p].lost_bytes) > kLossShare * static_cast<double>(lanes_[p].lost_bytes + lanes_[p].delivered_bytes);
     }
-    // The bandwidth-delay product, in bytes x ns, if the plane is saturated; else a measure of what it was given.
+    // What the plane would hold without a queue of its own, in bytes x ns, if it is saturated; else what it was given.
     double carried(int p) const noexcept {
-        return static_cast<double>(lanes_[p].delivered_bytes) * static_cast<double>(std::max(lanes_[p].min_rtt_ns, kNoiseNs));
+        return static_cast<double>(lanes_[p].delivered_bytes) * static_cast<double>(lanes_[p].min_rtt_ns + common_wait_ns_ + kNoiseNs);
+    }
+
+    // What even the quickest packets of every plane waited: in the queue of the way back, or for a busy host.
+    uint64_t common_wait_ns(uint64_t planes) const noexcept {
+        uint64_t least = UINT64_MAX;
+        for (uint64_t rest = planes; rest != 0; rest &= rest - 1) {
+            const Lane& l = lanes_[std::countr_zero(rest)];
+            if (l.window_rtt_ns != UINT64_MAX) least = std::min(least, l.window_rtt_ns - l.min_rtt_ns);
+        }
+        return least == UINT64_MAX ? 0 : least;
     }
 
     void close_window(uint64_t now) noexcept {
         const uint64_t busy = usable_ & ~idle_;
         double busy_weight = 0, busy_carried = 0;
         bool learn = false;
+        common_wait_ns_ = common_wait_ns(busy);
         for (uint64_t rest = busy; rest != 0; rest &= rest - 1) {
             const int p = std::countr_zero(rest);
             busy_weight += lanes_[p].weight;
@@ -166,7 +179,7 @@ private:
             double w = lanes_[p].weight;
             if (busy >> p & 1) {
                 if (learn) w += gain_ * (busy_weight * carried(p) / busy_carried - w);
-            } else if (busy != 0) {
+            } else if (learn) {
                 w += kIdleDrift * (1.0 / std::popcount(usable_) - w);
             }
             lanes_[p].weight = std::max(w, floor_);
@@ -199,7 +212,7 @@ private:
     uint8_t last_ = 0;
     bool window_clean_ = false;      // the very first window begins in mid-air
     int64_t most_given_ = 0, next_bound_ = 0;
-    uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs;
+    uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs, common_wait_ns_ = 0;
     Table<Lane> lanes_;
 };
 
