@@ -152,6 +152,11 @@ class Scenario(Table):
         except TypeError as error:  # a value of a type the builder cannot even compare
             raise ConfigError(f"{self._source}: fabric: {error}") from error
 
+    def share_topology(self, other: Scenario) -> None:
+        """Takes over the network of another scenario, with its routes, if both describe the same."""
+        if self.fabric == other.fabric and self._folder == other._folder:
+            self.__dict__["topology"] = other.topology
+
     def tasks(self) -> TaskTable:
         """The tasks of all jobs, each on NICs of its own.
 

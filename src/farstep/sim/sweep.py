@@ -241,8 +241,12 @@ def _labels(point: Point) -> SweepRow:
     return {**point.values, "seed": point.seed}
 
 
+_previous: list[Scenario] = []
+"""The scenario this process ran last: points mostly differ in other things than the fabric."""
+
+
 def _run_point(work: tuple[int, Point, str, str]) -> tuple[int, SweepRow]:
-    """Runs one point, in a process of its own."""
+    """Runs one point; a fabric that the last one had, too, is not built again."""
     from farstep.sim.run import SimulationStalled, run_scenario
     from farstep.sim.scenario import parse_scenario
 
@@ -250,9 +254,12 @@ def _run_point(work: tuple[int, Point, str, str]) -> tuple[int, SweepRow]:
     row = _labels(point)
     try:
         scenario = parse_scenario(point.scenario, source=source, folder=Path(folder))
+        if _previous:
+            scenario.share_topology(_previous.pop())
         result = run_scenario(scenario)
     except (ConfigError, SimulationStalled) as error:
         return index, {**row, "status": "failed", "error": str(error).splitlines()[0]}
+    _previous.append(scenario)
     return index, {
         **row,
         "status": "done",
@@ -269,7 +276,10 @@ Work = list[tuple[int, Point, str, str]]
 
 def _through_processes(work: Work, processes: int) -> Iterator[tuple[int, SweepRow]]:
     if processes <= 1:
-        yield from map(_run_point, work)
+        try:
+            yield from map(_run_point, work)
+        finally:
+            _previous.clear()
         return
     # Not forked: threads of a numerical library that is already loaded would not survive it.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

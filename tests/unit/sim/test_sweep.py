@@ -9,6 +9,7 @@ import pytest
 
 from farstep import sim
 from farstep.fabric.errors import ConfigError
+from farstep.sim import scenario as scenarios
 from farstep.sim import sweep as module
 from farstep.sim.sweep import Sweep, grouped, parse_seeds, parse_settings, run_sweep, write_rows
 
@@ -97,6 +98,22 @@ def test_processes_give_the_same_rows(tmp_path):
     together = run_sweep(sweep, tmp_path / "two", processes=2)
     for left, right in zip(alone, together, strict=True):
         assert {**left, "wall_s": 0} == {**right, "wall_s": 0}
+
+
+def test_a_process_builds_equal_fabrics_once(tmp_path, monkeypatch):
+    built = []
+    build = scenarios.build_topology
+    monkeypatch.setattr(scenarios, "build_topology", lambda *a, **k: built.append(k) or build(*a, **k))
+    knobs = {"fabric.spines": [2, 3], "workload.size_bytes": [1000, 2000]}
+    shared = run_sweep(Sweep(small(), knobs, [1, 2, 3]), tmp_path / "all")
+    assert [row["status"] for row in shared] == ["done"] * 12
+    assert [parameters["spines"] for parameters in built] == [2, 3]
+    alone = run_sweep(
+        Sweep(small(), {"fabric.spines": [3], "workload.size_bytes": [2000]}, [3]), tmp_path / "one"
+    )
+    assert len(built) == 3, "nothing stays behind"
+    ours = {key: value for key, value in alone[0].items() if key != "wall_s"}
+    assert ours == {key: value for key, value in shared[-1].items() if key != "wall_s"}
 
 
 def test_a_ray_cluster_gives_the_same_rows(tmp_path, monkeypatch):
