@@ -27,7 +27,7 @@ struct MrcSettings {
     uint32_t mpr = 0;                   // receive window in units of 128 packets; 0: what the largest window needs
     uint32_t sack_threshold_bytes = 16'384;
     uint32_t send_queue = 4;            // messages a connection holds at once; power of two
-    uint32_t max_events = 32;           // changes of path states kept for one connection between two looks
+    uint32_t max_events = 8;            // changes of path states kept for one connection between two looks
     bool counts_per_ev = false;
     bool watches_skips = false;         // marks are news too: many
     ReliabilityConfig reliability;
@@ -162,6 +162,7 @@ public:
             answer(host, c, r, now, /*is_timer=*/true);
             return rearm(host, timer, r.target->connection);
         }
+        collect_events(c);
         after_source(host, c, r, now);
     }
     template <class Host>
@@ -373,6 +374,8 @@ private:
             }
             default: return;
         }
+        const bool may_be_news = k.sender().has_retransmission() || control_.seth.probe_reply || settings_.watches_skips;
+        if (may_be_news) collect_events(c.connection);  // few are kept, so they are fetched as soon as there are any
         after_source(host, c.connection, r, now);
     }
     template <class Host>
@@ -520,10 +523,10 @@ private:
         c.burst_packets = 1;
         c.send_records = is_source ? 0 : 1;
         if (is_source) c.mpr = 1;
-        c.max_nacks = is_source ? 1 : 16;
-        c.max_sack_triggers = is_source ? 2 : 8;
-        c.max_probe_replies = is_source ? 4 : 8;
-        c.max_probes = is_source ? 16 : 4;
+        c.max_nacks = is_source ? 1 : 4;
+        c.max_sack_triggers = is_source ? 1 : 4;  // answers leave at once
+        c.max_probe_replies = is_source ? 2 : 4;
+        c.max_probes = is_source ? 8 : 4;
         c.num_ports = c.peer_num_ports = planes;
         c.seed = seed;
         c.reliability = settings_.reliability;
