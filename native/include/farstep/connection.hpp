@@ -42,8 +42,8 @@ public:
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
         : Connection(c, cc, links, num_planes, std::make_unique<Arena>()) {}
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena)
-        : keepalive_interval_ns_(c.reliability.keepalive_ns), receiver_(c, arena), paths_(c.paths, arena),
-          sender_(c, cc, paths_, arena), control_paths_(links, num_planes), num_planes_(num_planes),
+        : num_planes_(num_planes), keepalive_interval_ns_(c.reliability.keepalive_ns), receiver_(c, arena), paths_(c.paths, arena),
+          sender_(c, cc, paths_, arena), control_paths_(links, num_planes),
           outstanding_(c.max_probes, arena), config_(c) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
@@ -90,7 +90,7 @@ public:
             return;
         }
         note_heard(now);
-        control_paths_.on_arrival(a.local_port);
+        if (num_planes_ > 1) control_paths_.on_arrival(a.local_port);
         receiver_.on_data(p, a, regions);
     }
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
@@ -201,7 +201,7 @@ public:
         if (!is_open()) return false;
         if (receiver_.poll_control(now, p)) {
             const uint8_t port = receiver_.return_port();
-            ev = port == kAnyPort ? control_paths_.answer(now, paths_) : control_paths_.back_over(port, paths_);
+            ev = port == kAnyPort ? answer_ev(now) : control_paths_.back_over(port, paths_);
             maybe_refresh(now);
             return ev != kNoEv;
         }
@@ -220,7 +220,7 @@ public:
     }
 
     /// Entropy value for an endpoint operation to this peer.
-    EvIndex control_ev(uint64_t now) noexcept { return control_paths_.answer(now, paths_); }
+    EvIndex control_ev(uint64_t now) noexcept { return answer_ev(now); }
 
     /// Measures the paths before there is traffic, and watches over the peer from now on.
     void start(uint64_t now) noexcept {
@@ -258,6 +258,7 @@ private:
         uint64_t sent_ns = 0, deadline_ns = 0;
     };
 
+    EvIndex answer_ev(uint64_t now) noexcept { return control_paths_.answer(now, paths_, sender_.inflight_bytes() > 0); }
     void on_fatal(const wire::Packet& p) noexcept {
         const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
         const bool ended = code == FatalCode::Closed || code == FatalCode::Aborted;
@@ -331,7 +332,7 @@ private:
         ++probe_counters_.lost;
         --num_outstanding_;
         if (q.watches_ev) paths_.on_probe_lost(now, q.ev);
-        else control_paths_.on_unanswered(paths_.plane(q.ev));
+        else control_paths_.on_unanswered(paths_.plane(q.ev), q.ev);
         q.ev = kNoEv;
     }
     void expire_probes(uint64_t now) noexcept {
@@ -355,7 +356,7 @@ private:
         ++probe_counters_.answered;
         if (q.watches_ev) paths_.on_probe_reply(now, ev, static_cast<uint8_t>(p.seth.mark), rtt);
         else paths_.on_acked(now, ev, 0, true, rtt);
-        control_paths_.on_answered(paths_.plane(ev));
+        control_paths_.on_probe_answered(paths_.plane(ev), ev);
         if (!sender_.on_probe_answered(now, q.sent_ns, rtt, paths_.plane(ev), !q.watches_ev, p.seth.cack_psn)) return fail(ConnectionError::LocalProtocol);
         paths_.set_rtt(sender_.first_rtt_ns());
     }
@@ -382,14 +383,13 @@ private:
     bool heard_ = false;
     uint16_t probe_counter_ = 0;
     uint32_t unanswered_ = 0;  // requests for a sign of life in a row
-    uint32_t num_outstanding_ = 0;
+    uint32_t num_outstanding_ = 0, num_planes_;
     uint64_t heard_ns_ = 0, keepalive_interval_ns_;
     uint64_t keepalive_ns_ = kNever, probe_deadline_ns_ = kNever, fatal_due_ns_ = kNever;
     Receiver receiver_;
     PathSet paths_;
     Sender sender_;
     ControlPaths control_paths_;
-    uint32_t num_planes_;
     PlaneLink links_[kMaxPlanes]{};
     Table<Probe> outstanding_;
     uint64_t last_path_probe_ns_ = 0;

@@ -5,8 +5,8 @@
 // turn, so that no single dead plane can hide from them or silence them. Planes much longer than the shortest carry no
 // answers while others can: news of quick packets must not take the slow way. A probe that came by a plane whose way back is
 // in doubt is answered twice, by that plane as well: what is taken for dead may be the only plane left.
-// (MRC §4.6 keeps one confirmed entropy value per
-// plane; here the value rotates as well, so that one that died costs a share of the answers and not all of a plane's.)
+// Who sends data knows which entropy values work. Who only receives has them confirmed by its own probes (MRC §4.6, which
+// keeps one per plane; here a few take turns, so that one that dies costs a share of the answers and not all of a plane's).
 #pragma once
 
 #include <cassert>
@@ -36,20 +36,26 @@ public:
         last_port_ = local_port;
         if (const uint32_t planes = by_port_[local_port % kMaxPlanes]) arrivals_ = planes;
     }
-    /// The peer answered what we sent on this plane, or did not answer a probe.
+    /// The peer answered what we sent on this plane.
     void on_answered(uint8_t plane) noexcept {
         if (plane < num_planes_) unanswered_[plane] = 0;
     }
-    void on_unanswered(uint8_t plane) noexcept {
-        if (plane < num_planes_ && unanswered_[plane] < kSuspect) ++unanswered_[plane];
+    void on_probe_answered(uint8_t plane, EvIndex ev) noexcept {
+        on_answered(plane);
+        if (plane < num_planes_) confirmed_[plane].add(ev);
+    }
+    void on_unanswered(uint8_t plane, EvIndex ev) noexcept {
+        if (plane >= num_planes_) return;
+        if (unanswered_[plane] < kSuspect) ++unanswered_[plane];
+        confirmed_[plane].remove(ev);
     }
 
-    /// For an answer; kNoEv only where every entropy value is denied.
-    EvIndex answer(uint64_t now, PathSet& paths) noexcept {
+    /// For an answer; kNoEv only where every entropy value is denied. `knows_paths`: data of ours tells which work.
+    EvIndex answer(uint64_t now, PathSet& paths, bool knows_paths) noexcept {
         const uint64_t usable = paths.plane_mask(), trusted = usable & ~suspects();
         const uint64_t near = trusted & ~distant(paths);
         for (const uint64_t planes : {uint64_t{arrivals_} & near, near, trusted, usable}) {
-            const EvIndex ev = in_turn(now, planes, next_answer_, paths);
+            const EvIndex ev = in_turn(now, planes, next_answer_, paths, !knows_paths);
             if (ev != kNoEv) return ev;
         }
         return any(paths);
@@ -61,19 +67,48 @@ public:
         return any(paths, paths.plane_mask() & by_port_[local_port % kMaxPlanes]);
     }
     EvIndex probe(uint64_t now, PathSet& paths) noexcept {
-        const EvIndex ev = in_turn(now, paths.plane_mask(), next_probe_, paths);
+        // What was confirmed and what was not, in turn: the one may have died, the other may work.
+        const EvIndex ev = in_turn(now, paths.plane_mask(), next_probe_, paths, asks_confirmed_);
+        asks_confirmed_ = !asks_confirmed_;
         return ev == kNoEv ? any(paths) : ev;
     }
 
     /// Calls f(address, bytes) for what an answer touches; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(this, sizeof *this - sizeof by_port_);
+        f(this, sizeof *this - sizeof by_port_ - sizeof confirmed_);
     }
 
 private:
     static constexpr uint64_t kSameLength_ns = 1'000'000;  // what a busy host adds for no reason
     static constexpr uint8_t kSuspect = 2;  // probes in a row without an answer: one may be lost by chance
+
+    /// Entropy values of one plane by which a probe of ours got through lately.
+    class Confirmed {
+    public:
+        void add(EvIndex ev) noexcept {
+            for (uint32_t i = 0; i < count_; ++i)
+                if (evs_[i] == ev) return;
+            if (count_ < kMost) evs_[count_++] = ev;
+            else evs_[oldest_++ % kMost] = ev;
+        }
+        void remove(EvIndex ev) noexcept {
+            for (uint32_t i = 0; i < count_; ++i)
+                if (evs_[i] == ev) evs_[i] = evs_[--count_];
+        }
+        EvIndex next(const PathSet& paths) noexcept {
+            for (uint32_t n = 0; n < count_; ++n) {
+                const EvIndex ev = evs_[turn_++ % count_];
+                if (paths.state(ev) == EvState::Good || paths.state(ev) == EvState::Skip) return ev;
+            }
+            return kNoEv;
+        }
+
+    private:
+        static constexpr uint32_t kMost = 4;
+        EvIndex evs_[kMost] = {};
+        uint8_t count_ = 0, oldest_ = 0, turn_ = 0;
+    };
 
     uint64_t suspects() const noexcept {
         uint64_t planes = 0;
@@ -92,11 +127,12 @@ private:
             if (paths.plane_rtt_ns(p) > limit) planes |= 1ull << p;
         return planes;
     }
-    EvIndex in_turn(uint64_t now, uint64_t planes, uint32_t& next, PathSet& paths) noexcept {
+    EvIndex in_turn(uint64_t now, uint64_t planes, uint32_t& next, PathSet& paths, bool only_confirmed) noexcept {
         for (uint32_t n = 0; n < num_planes_; ++n) {
             const uint32_t plane = (next + n) % num_planes_;
             if (!(planes >> plane & 1)) continue;
-            const EvIndex ev = paths.pick(now, 1ull << plane, kNoEv, 0);
+            EvIndex ev = only_confirmed ? confirmed_[plane].next(paths) : kNoEv;
+            if (ev == kNoEv) ev = paths.pick(now, 1ull << plane, kNoEv, 0);
             if (ev == kNoEv) continue;
             next = plane + 1;
             return ev;
@@ -117,8 +153,10 @@ private:
     uint32_t arrivals_ = 0;              // planes the last packet may have come by
     uint32_t next_answer_ = 0, next_probe_ = 0, any_cursor_ = 0;
     uint8_t last_port_ = 0;
+    bool asks_confirmed_ = false;
     uint8_t unanswered_[kMaxPlanes] = {};
     uint32_t by_port_[kMaxPlanes] = {};  // planes of each local port
+    Confirmed confirmed_[kMaxPlanes];
 };
 
 }  // namespace farstep

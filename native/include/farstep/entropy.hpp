@@ -32,8 +32,8 @@ class PathSet {
 public:
     explicit PathSet(const PathSetConfig& config) : PathSet(config, std::make_unique<Arena>()) {}
     PathSet(const PathSetConfig& config, Arena* arena)
-        : table_(config, arena),
-          share_(config, arena),
+        : share_(config, arena),
+          table_(config, arena),
           health_(config.num_planes, arena),
           mask_((1ull << config.num_planes) - 1),
           probing_(config, arena),
@@ -415,7 +415,7 @@ private:
     // to ask it for several in a row would hold everything up for as long.
     bool starved(uint64_t now) const noexcept {
         for (uint64_t rest = share_.usable(); rest != 0; rest &= rest - 1)
-            if (!health_[lowest(rest)].failing(now, rtt_or_default())) return false;
+            if (!health_[lowest(rest)].failing(now, rtt_or_default(), share_.inflight(lowest(rest)) > 0)) return false;
         return true;
     }
 
@@ -468,8 +468,8 @@ private:
         share_.on_rtt(e.plane, rtt_ns);
     }
 
-    EvTable table_;
     PlaneShare share_;
+    EvTable table_;
     Table<PlaneHealth> health_;
     uint64_t mask_;              // planes both ends can use
     uint64_t urgent_ = 0;        // planes that are down and to be asked at once

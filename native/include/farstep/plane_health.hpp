@@ -9,6 +9,9 @@
 namespace farstep {
 
 struct PlaneHealth {
+    // How long a plane that never answered may take: longer than between any two places on Earth.
+    static constexpr uint64_t kFirstAnswerNs = 250'000'000;
+
     uint32_t loss_run = 0;        // losses since the last sign of life
     uint64_t loss_run_ns = 0;     // when that run began
     uint64_t alive_ns = 0;        // last sign of life
@@ -31,14 +34,16 @@ struct PlaneHealth {
     // a little old: after the host slept, losses are declared first and the acknowledgements that waited come next.
     bool quiet(uint64_t now, uint64_t rtt, uint32_t losses, uint64_t settle_ns) const noexcept {
         if (loss_run < losses || now - loss_run_ns < std::max(rtt / 4, settle_ns)) return false;
-        return !seen || now - alive_ns >= rtt + rtt / 2;
+        const uint64_t own = std::max(rtt, rtt_ns);   // the others may be much shorter
+        if (!seen) return now - loss_run_ns >= kFirstAnswerNs;
+        return now - alive_ns >= own + own / 2;
     }
-    // Lost something, and nothing has come back for longer than a round trip takes.
-    bool failing(uint64_t now, uint64_t rtt) const noexcept {
-        return down || (loss_run > 0 && now - alive_ns >= rtt + rtt / 2);
+    // Lost something or owes an answer, and nothing has come back for longer than a round trip takes.
+    bool failing(uint64_t now, uint64_t rtt, bool is_owed) const noexcept {
+        return down || ((loss_run > 0 || is_owed) && now - alive_ns >= rtt + rtt / 2);
     }
     bool delivering(uint64_t now, uint64_t rtt, uint32_t losses) const noexcept {
-        return seen && !down && loss_run < losses && now - alive_ns < 5 * rtt;
+        return seen && !down && loss_run < losses && now - alive_ns < 5 * std::max(rtt, rtt_ns);
     }
 };
 

@@ -52,6 +52,26 @@ inline void cut_reverse_path(uint64_t seed) {
     SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before although data arrives on every plane", after / before);
 }
 
+// One way, and three quarters of the ways back swallow everything: answers keep to those that work.
+inline void most_ways_back_are_dead(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(1, 100 * kMbit, 10 * kMs);
+    Pair p(o);
+    p.send_without_end();
+    p.world.run(2 * kSecond);
+    const double before = p.meter.bytes_per_s(kSecond, 2 * kSecond);
+    for (uint16_t source = 0; source < 64; ++source)
+        if (source % 4 != 3) p.world.network.link(1, 0, 0, 0).silent_sources.push_back(source);
+    p.world.run(6 * kSecond);
+    const double after = p.meter.bytes_per_s(3 * kSecond, 6 * kSecond);
+    const uint64_t gap = p.meter.longest_gap_ns(3 * kSecond, 6 * kSecond);
+    figure("goodput, of before", after / before);
+    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+    SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before", after / before);
+    SIM_CHECK(gap <= 30 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+}
+
 // A plane that was given up just now, and is back, must do at once where the other one dies.
 inline void the_plane_left_dies(uint64_t seed) {
     PairOptions o;

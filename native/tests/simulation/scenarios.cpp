@@ -213,6 +213,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(cut_plane_at_1_ms_rate_learned),
     SCENARIO(cut_plane_one_way),
     SCENARIO(cut_reverse_path),
+    SCENARIO(most_ways_back_are_dead),
     SCENARIO(the_plane_left_dies),
     SCENARIO(restore_with_flap_damping),
     SCENARIO(plane_comes_back),
