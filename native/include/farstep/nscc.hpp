@@ -178,6 +178,8 @@ public:
     double rate_bytes_per_s() const noexcept {
         return rate_known_ ? config_.rate_bytes_per_s : learner_.rate_bytes_per_s();
     }
+    // At which to send toward the destination; 0 = as fast as the window allows.
+    double pace_bytes_per_s() const noexcept { return rate_known_ ? 0.0 : learner_.pace_bytes_per_s(); }
     bool learning() const noexcept { return !rate_known_ && learner_.starting(); }
     double alpha() const noexcept { return alpha_; }          // bytes per ns of headroom
     double fi_bytes() const noexcept { return fi_bytes_; }

@@ -1,4 +1,4 @@
-// When the next burst may leave: port by port at line rate, and to distant peers spread over the round trip.
+// When the next burst may leave: port by port at line rate, and to a peer at the pace learned, or spread over a long round trip.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@ public:
     /// Earliest time at which something held back since begin() may go; kNever if pacing held nothing back.
     uint64_t next_ns() const noexcept { return next_ns_; }
 
-    /// Rate in bytes per second at which a window is spread over its round trip; 0 for round trips too short for timers.
+    /// Rate in bytes per second: what was learned of the line, or else at which a window is spread over its round trip; 0
+    /// for round trips too short for timers.
     double rate(const Destination& d, const Connection& c) const noexcept {
         const uint64_t srtt = c.sender().round_trip().srtt_ns;
-        if (srtt < kFromRtt_ns) return 0;
+        const double learned = d.cc.pace_bytes_per_s();
+        if (learned > 0 || srtt < kFromRtt_ns) return learned;
         // A quarter above the window's own rate: pacing spreads the window, it does not limit it.
         return 1.25e9 * static_cast<double>(d.cc.cwnd_bytes()) / static_cast<double>(srtt);
     }

@@ -63,6 +63,7 @@ public:
         heard_ = false;
         start_ns_ = now;
         to_resolve_ = inflight_bytes;
+        first_rtt_ns_ = last_rtt_ns_;
         round_ = RateRound{};
     }
     void on_window_full() noexcept { round_.window_limited = true; }
@@ -78,6 +79,7 @@ public:
         round_.lost_bytes -= bytes;
         to_resolve_ += bytes;
     }
+    void on_rtt(uint64_t rtt_ns) noexcept { last_rtt_ns_ = rtt_ns; }
     void abandon_round() noexcept { open_ = false; }
 
     // True when this acknowledgement closes a round; `out` then describes it.
@@ -90,7 +92,9 @@ public:
         if (!open_ || to_resolve_ > 0) return false;
         open_ = false;
         round_.elapsed_ns = now > start_ns_ ? now - start_ns_ : 0;
-        const uint64_t divisor = std::max<uint64_t>({round_.elapsed_ns, previous_ns_, base_rtt_ns, 1});
+        // Answers that wait less and less in the queue of the other direction come faster than what they answer was sent.
+        const uint64_t hastened_ns = first_rtt_ns_ > last_rtt_ns_ ? first_rtt_ns_ - last_rtt_ns_ : 0;
+        const uint64_t divisor = std::max<uint64_t>({round_.elapsed_ns + hastened_ns, previous_ns_, base_rtt_ns, 1});
         round_.bytes_per_s = static_cast<double>(round_.delivered_bytes) * 1e9 / static_cast<double>(divisor);
         previous_ns_ = round_.elapsed_ns;
         best_.add(round_.bytes_per_s, round_.elapsed_ns, round_.window_limited);
@@ -105,6 +109,7 @@ private:
     RateRound round_;
     int64_t to_resolve_ = 0;   // bytes in flight when the round began and not yet accounted for
     uint64_t start_ns_ = 0, previous_ns_ = 0, last_event_ns_ = 0;
+    uint64_t first_rtt_ns_ = 0, last_rtt_ns_ = 0;
     bool open_ = false;
     bool heard_ = false;        // of any packet since the round began
 };

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "farstep/pace_learning.hpp"
 #include "farstep/rate_estimator.hpp"
 
 namespace farstep {
@@ -28,6 +29,7 @@ public:
     static constexpr uint64_t kStartupLossBytes = 65'536;
     static constexpr uint32_t kRttSamples = 8;           // in a row, whose least counts
     static constexpr uint64_t kQueueMinNs = 4'000'000;   // less than this may be scheduling
+    static constexpr uint64_t kShortQueueNs = 1'000'000; // a buffer that overflows holds more than this, or a 16th of the round trip
     static constexpr double kMarkShare = 0.25;           // a standing queue marks more than this
     static constexpr double kLossHigh = 0.03;            // of at least kLossSampleBytes: the window overruns a buffer
     static constexpr double kLossLow = 0.015;            // random loss of a bad line stays below
@@ -49,18 +51,24 @@ public:
         peak_inflight_ = std::max(peak_inflight_, inflight_bytes);
         // Within two sends (or an eighth) of the window counts as limited by it: bursts do not fill it exactly.
         const double slack = std::max(2.0 * bytes, cwnd / 8);
-        if (static_cast<double>(inflight_bytes) + slack >= cwnd) {
+        const bool full = static_cast<double>(inflight_bytes) + slack >= cwnd;
+        pace_.on_send(now, bytes, full, inflight_bytes <= bytes);
+        if (full) {
             rate_.on_window_full();
             limited_ = true;
         }
     }
-    void on_loss(uint64_t now, uint32_t bytes) noexcept { rate_.on_loss(now, bytes); }
+    void on_loss(uint64_t now, uint32_t bytes) noexcept {
+        rate_.on_loss(now, bytes);
+        pace_.on_loss(bytes);
+    }
     void on_loss_undone(uint32_t bytes) noexcept { rate_.on_loss_undone(bytes); }
     void abandon_round() noexcept { rate_.abandon_round(); }
 
     LearnStep on_delivered(uint64_t now, uint32_t newly, bool marked, uint64_t base_rtt_ns, double cwnd,
                            double max_window, double by_rate) noexcept {
         LearnStep step;
+        pace_.on_delivered(now, newly, base_rtt_ns);
         // A round that brought less than a quarter may have been noise: go on, but gently. Not at all into a queue.
         if (phase_ == Phase::Starting && limited_ && !queueing_)
             step.grow_bytes = flat_rounds_ == 0 ? newly : newly / 4.0;
@@ -85,8 +93,11 @@ public:
 
     // The least of several round trips tells a queue from a busy host, which delays some packets but not all.
     void on_rtt(uint64_t rtt_ns, uint64_t base_rtt_ns) noexcept {
+        rate_.on_rtt(rtt_ns);
+        pace_.on_rtt(rtt_ns);
         least_rtt_ns_ = std::min(least_rtt_ns_, rtt_ns);
         if (++rtt_samples_ < kRttSamples) return;
+        queue_seen_ |= least_rtt_ns_ > base_rtt_ns + std::max(base_rtt_ns / 16, kShortQueueNs);
         queueing_ = least_rtt_ns_ > base_rtt_ns + std::max(base_rtt_ns / 4, kQueueMinNs);
         least_rtt_ns_ = UINT64_MAX;
         rtt_samples_ = 0;
@@ -101,6 +112,8 @@ public:
         return std::min(std::max(by_rate, hill_bytes_), ceiling);
     }
     double rate_bytes_per_s() const noexcept { return rate_.bytes_per_s(); }
+    // 0 = as fast as the window allows; so it is while that still finds out what it can be.
+    double pace_bytes_per_s() const noexcept { return starting() ? 0 : pace_.bytes_per_s(); }
     bool starting() const noexcept { return phase_ == Phase::Starting; }
 
 private:
@@ -114,9 +127,11 @@ private:
         if (sample_total_ < kLossSampleBytes) return false;
         const double share = static_cast<double>(sample_lost_) / static_cast<double>(sample_total_);
         sample_lost_ = sample_total_ = 0;
-        if (share > kLossHigh) headroom_ = std::max(kHeadroomMin, headroom_ - kHeadroomStep);
+        const bool overruns = share > kLossHigh && queue_seen_;   // without a queue the line is bad, however much it loses
+        queue_seen_ = queueing_;
+        if (overruns) headroom_ = std::max(kHeadroomMin, headroom_ - kHeadroomStep);
         else if (share < kLossLow && round.window_limited) headroom_ = std::min(1.0, headroom_ + kHeadroomRegrow);
-        return share > kLossHigh;
+        return overruns;
     }
 
     void start_round(const RateRound& round, bool congested, double by_rate, LearnStep& step) noexcept {
@@ -148,7 +163,11 @@ private:
             cruise(probe_every_);
             return;
         }
-        if (!round.window_limited) return;
+        if (!round.window_limited) {
+            // At the line's pace nothing is gained by what the rate does not ask for.
+            if (pace_.is_limiting() && hill_bytes_ > by_rate) hill_bytes_ -= (hill_bytes_ - by_rate) * kExcessDecay;
+            return;
+        }
         ++rounds_;
         if (phase_ == Phase::Cruising) {
             remember(round.bytes_per_s);
@@ -201,7 +220,9 @@ private:
     void remember(double bytes_per_s) noexcept { recent_rates_[rounds_ % kProbeRounds] = bytes_per_s; }
 
     RateEstimator rate_;
+    PaceLearner pace_;
     Phase phase_ = Phase::Starting;
+    bool queue_seen_ = false;         // in this sample of losses
     bool queueing_ = false;           // even the quickest of the last few packets had to wait
     uint64_t least_rtt_ns_ = UINT64_MAX;
     uint32_t rtt_samples_ = 0;
