@@ -149,6 +149,9 @@ def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) 
         if result.meta.get("ignored"):
             unused = ", ".join(result.meta["ignored"])
             print(f"note: {prefix}the {result.meta['level']} level has no use for {unused}", file=sys.stderr)
+        if result.meta.get("limits"):
+            told = "; ".join(result.meta["limits"])
+            print(f"note: {prefix}the flow level is beyond its accuracy here: {told}", file=sys.stderr)
         unfinished = int((~result.finished).sum())
         if unfinished:
             print(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from farstep.fabric.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +21,14 @@ __all__ = ["ENGINES"]
 
 def _run_flow(prepared: Prepared) -> SimResult:
     """Runs the flow level."""
-    from farstep.sim.flow import FlowSettingsError, FlowSimulator, FlowsStalled, ignored_knobs, settings_of
+    from farstep.sim.flow import (
+        FlowSettingsError,
+        FlowSimulator,
+        FlowsStalled,
+        ignored_knobs,
+        limits_of,
+        settings_of,
+    )
     from farstep.sim.run import SimulationStalled
 
     try:
@@ -29,10 +38,10 @@ def _run_flow(prepared: Prepared) -> SimResult:
         raise ConfigError(f"transport.{error}") from error
     prepared.ignored.extend(ignored_knobs(prepared.transport, prepared.switch))
     simulator = FlowSimulator(prepared.topology, settings)
-    run = prepared.run
+    run, tasks = prepared.run, prepared.tasks
     try:
-        return simulator.run(
-            prepared.tasks,
+        result = simulator.run(
+            tasks,
             prepared.actions,
             run.seed,
             until_ns=run.until_ns,
@@ -40,6 +49,10 @@ def _run_flow(prepared: Prepared) -> SimResult:
         )
     except FlowsStalled as error:
         raise SimulationStalled(str(error)) from error
+    sizes = tasks.size_bytes[tasks.is_flow]
+    flow_bytes = float(np.median(sizes)) if len(sizes) else None
+    result.meta["limits"] = limits_of(prepared.transport.name, prepared.workloads, flow_bytes=flow_bytes)
+    return result
 
 
 def _run_packet(prepared: Prepared) -> SimResult:

@@ -75,6 +75,7 @@ class Prepared:
         transport: name and knobs.
         switch: knobs of all switches.
         run: seed, level, end, samples.
+        workloads: kinds of the jobs, as far as known.
         on_progress: is told how far it is, a few times a second.
         ignored: takes the names of knobs the engine has no use for.
     """
@@ -85,6 +86,7 @@ class Prepared:
     transport: Transport = field(default_factory=Transport)
     switch: Switch = field(default_factory=Switch)
     run: Run = field(default_factory=Run)
+    workloads: tuple[str, ...] = ()
     on_progress: OnProgress | None = None
     ignored: list[str] = field(default_factory=list)
 
@@ -149,6 +151,7 @@ def simulate(
         ),
         switch=_table(Switch, switch or {}, "switch"),
         run=settings,
+        workloads=_kinds(workload),
         on_progress=on_progress,
     )
     return _carried_out(prepared)
@@ -187,6 +190,15 @@ def _tasks(workload: Any, topology: Topology, run: Run) -> TaskTable:
         raise ConfigError(f"workload: {error}") from error
 
 
+def _kinds(workload: Any) -> tuple[str, ...]:
+    """Kinds of jobs, those that run a collective by what it is."""
+    if isinstance(workload, TaskTable):
+        return ()
+    jobs = workload if isinstance(workload, list | tuple) else (workload,)
+    kinds = (getattr(job, "collective", None) or job.kind for job in jobs)
+    return tuple(dict.fromkeys(kind.replace("_", "-") for kind in kinds))
+
+
 def run_scenario(scenario: Scenario, *, on_progress: OnProgress | None = None) -> SimResult:
     """Simulates a scenario.
 
@@ -201,6 +213,7 @@ def run_scenario(scenario: Scenario, *, on_progress: OnProgress | None = None) -
         transport=scenario.transport,
         switch=scenario.switch,
         run=scenario.run,
+        workloads=_kinds(scenario.workload),
         on_progress=on_progress,
     )
     result = _carried_out(prepared)

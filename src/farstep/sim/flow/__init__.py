@@ -5,6 +5,7 @@ described in the concept page on the flow level.
 """
 
 from farstep.sim.flow.faults import FlowFaultError
+from farstep.sim.flow.limits import limits_of
 from farstep.sim.flow.settings import (
     TRANSPORTS,
     FlowSettings,
@@ -25,6 +26,7 @@ __all__ = [
     "FlowsStalled",
     "LoadMatrix",
     "ignored_knobs",
+    "limits_of",
     "max_min_rates",
     "settings_for",
     "settings_of",
