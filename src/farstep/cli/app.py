@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from farstep import __version__
-from farstep.cli import doctor, lab, report, reproduce, simulate, sweep, train
+from farstep.cli import compare, doctor, lab, report, reproduce, simulate, sweep, train
 from farstep.cli.errors import LOCAL, CommandError, translated
 
 __all__ = ["app", "main"]
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("report")(report.report)
 app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("doctor")(doctor.doctor)
 app.command("version")(version)

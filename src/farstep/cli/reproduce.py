@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +104,7 @@ def htsim(
     wanted = (
         _known(cases, {case.id: case for case in module.CASES}, "htsim FOLDER", fold=False) if cases else []
     )
-    times: dict[str, "module.Times"] = {}
+    times: dict[str, module.Times] = {}
 
     def work(effort: "Effort") -> list["Finding"]:
         told = None if quiet or as_json else _tell
@@ -116,9 +116,7 @@ def htsim(
         _write(out, "htsim", findings, htsim_page(findings, module.not_run(), times, out, module.HEAD))
 
 
-def _known(
-    ids: list[str] | None, known: "Sequence[str] | dict[str, object]", verb: str, *, fold: bool = True
-) -> list[str]:
+def _known(ids: list[str] | None, known: Iterable[str], verb: str, *, fold: bool = True) -> list[str]:
     """The ids as they are written, or all of them."""
     spelled = {name.casefold() if fold else name: name for name in known}
     wanted = []
@@ -132,17 +130,16 @@ def _known(
     return wanted or list(known)
 
 
-def _done(work, seeds: int, quick: bool) -> list["Finding"]:  # type: ignore[no-untyped-def]
+def _done(work: "Callable[[Effort], list[Finding]]", seeds: int, quick: bool) -> "list[Finding]":
     from farstep.sim.packet import SimulationCancelled, SimulationStalled
     from farstep.sim.reproduce.record import Effort
 
     try:
-        found: list[Finding] = work(Effort(seeds=seeds, is_quick=quick))
+        return work(Effort(seeds=seeds, is_quick=quick))
     except (SimulationStalled, SimulationCancelled) as error:
         raise CommandError(str(error), status=REMOTE) from error
     except KeyboardInterrupt as error:
         raise CommandError("stopped", status=INTERRUPTED) from error
-    return found
 
 
 def _tell(text: str) -> None:

@@ -37,7 +37,7 @@ SMALL_MTU_BYTES = 256
 PAYLOAD_SHARE = 4096 / 4262
 """Of a packet with SRv6 on the wire."""
 
-_LATENCIES: dict[str, float] = {"link_latency_ns": CABLE_NS, "switch_latency_ns": SWITCH_NS}
+_LATENCIES: dict[str, Any] = {"link_latency_ns": CABLE_NS, "switch_latency_ns": SWITCH_NS}
 
 
 @functools.lru_cache(maxsize=8)

@@ -68,7 +68,6 @@ _EXPLAINED: Mapping[str, str] = {}
 """What is known of a row outside its band."""
 
 
-
 def settings_of(**changes: Any) -> dict[str, Any]:
     """Settings of all cases, by the engine's names, with some changed."""
     return {**_COMMON, **changes}
@@ -271,7 +270,7 @@ def simulated(folder: Path, case: Case, seed: int, *, transport: str | None = No
         transport or case.transport,
         seed=seed,
         actions=_degraded(topology) if case.is_degraded else (),
-        **settings_of(**({} if is_other else _LIKE.get(case.transport, {}) | dict(case.settings))),
+        **settings_of(**({} if is_other else {**_LIKE.get(case.transport, {}), **case.settings})),
     )
 
 

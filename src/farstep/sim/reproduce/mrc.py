@@ -24,7 +24,15 @@ the median over seeds lies in its band.
 """
 
 EXPERIMENTS: Mapping[str, Experiment] = dict(
-    sorted({**PRODUCTION_EXPERIMENTS, **POINT_EXPERIMENTS, **COLLECTIVE_EXPERIMENTS, **INCAST_EXPERIMENTS}.items(), key=lambda item: int(item[0][1:]))
+    sorted(
+        {
+            **PRODUCTION_EXPERIMENTS,
+            **POINT_EXPERIMENTS,
+            **COLLECTIVE_EXPERIMENTS,
+            **INCAST_EXPERIMENTS,
+        }.items(),
+        key=lambda item: int(item[0][1:]),
+    )
 )
 """By number."""
 

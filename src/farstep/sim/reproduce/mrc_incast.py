@@ -45,12 +45,19 @@ def incast_with_victim(
     victim = streams([VICTIM[0]], [VICTIM[1]], size, queue_pairs=qps, messages=messages // qps)
     tasks = concatenate([incast, victim])
     result = run(
-        topology or cluster_d(), tasks, transport, seed=seed, until_ns=WINDOW_US * 1000, **{**base, **settings}
+        topology or cluster_d(),
+        tasks,
+        transport,
+        seed=seed,
+        until_ns=WINDOW_US * 1000,
+        **{**base, **settings},
     )
     done = result.finished & (result.finish_ns > WARM_US * 1000)
     rates = np.array(
         [
-            result.tasks.size_bytes[done & (result.tasks.source == sender)].sum() * 8e-3 / (WINDOW_US - WARM_US)
+            result.tasks.size_bytes[done & (result.tasks.source == sender)].sum()
+            * 8e-3
+            / (WINDOW_US - WARM_US)
             for sender in (*SENDERS, VICTIM[0])
         ]
     )
@@ -132,16 +139,16 @@ def _cross_racks(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(8), 8 + np.random.default_rng(seed).permutation(8)
 
 
-def _permutation_shares(transport: str, seed: int, *, queue_pairs: int = 1, **settings: Any) -> NDArray[np.float64]:
+def _permutation_shares(
+    transport: str, seed: int, *, queue_pairs: int = 1, **settings: Any
+) -> NDArray[np.float64]:
     """Steady rate of each flow against what one alone gets."""
     source, target = _cross_racks(seed)
     base = host(64) if transport == "mrc" else {**rival_host(), "queue_pairs": queue_pairs}
     share = MRC_SHARE if transport == "mrc" else ROCE_SHARE
     qps = queue_pairs if transport == "mrc" else 1
     tasks = streams(source, target, 250_000, queue_pairs=qps, messages=2_200 // qps)
-    result = run(
-        cluster_d(), tasks, transport, seed=seed, until_ns=WINDOW_US * 1000, **{**base, **settings}
-    )
+    result = run(cluster_d(), tasks, transport, seed=seed, until_ns=WINDOW_US * 1000, **{**base, **settings})
     done = result.finished & (result.finish_ns > WARM_US * 1000)
     sent = np.array([result.tasks.size_bytes[done & (result.tasks.source == s)].sum() for s in source])
     return np.asarray(sent * 8e-3 / (WINDOW_US - WARM_US) / (LINE_GBPS * share))
@@ -183,7 +190,10 @@ def _dcqcn_settings(effort: Effort) -> Sequence[Measure]:
     settings: Sequence[tuple[str, Mapping[str, Any]]] = (
         ("default", {}),
         ("aggressive", {"ecn_min_bytes": DCQCN_ECN_BYTES[0] / 4, "ecn_max_bytes": DCQCN_ECN_BYTES[1] / 4}),
-        ("most aggressive", {"ecn_min_bytes": DCQCN_ECN_BYTES[0] / 16, "ecn_max_bytes": DCQCN_ECN_BYTES[1] / 16}),
+        (
+            "most aggressive",
+            {"ecn_min_bytes": DCQCN_ECN_BYTES[0] / 16, "ecn_max_bytes": DCQCN_ECN_BYTES[1] / 16},
+        ),
     )
     step_ms, found = 5, []
     end_us = 15 * step_ms * 1_000.0
@@ -229,6 +239,8 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="no visible change, one link suffices",
         setup="one pair across racks, links die silently every 1 ms; from 0.3 ms after each",
         measure=_links_removed,
+        note="data leaves the dead paths at once, but answers of a receiver that sends no data go on over dead ways back,"
+        " three of four in the end; the sender then waits for timeouts",
     ),
     "Q32": Experiment(
         title="8 to 8 across racks, RoCE with 1 QP",
@@ -241,12 +253,15 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="390 Gb/s every flow; line rate with 8 QPs",
         setup="as published",
         measure=_no_collisions,
+        note="with 4 and more QPs a NIC their windows together overfill the T0's uplinks: 5 % of packets are trimmed; 1 and"
+        " 2 QPs trim nothing",
     ),
     "Q34": Experiment(
         title="The same, RoCE with 8 QPs, PFC only",
         published="marginal gain, for PFC throttles the whole NIC",
         setup="as published; 20 seeds",
         measure=_pfc_pairs,
+        note="marginal is read as at most 15 %; the spread over seeds is wide, as 8 paths even out what one happens to meet",
     ),
     "Q36": Experiment(
         title="15:1, a new flow every 5 s, three settings of DCQCN",

@@ -153,7 +153,7 @@ def _uplinks_in_turn(effort: Effort) -> Sequence[Measure]:
         ]
         until = 43_000.0
         result = _two_ways(FAR_NIC, actions, until, seed, 100.0)
-        bins = [goodput_gbps(result, at, at + 2_000) for at in np.arange(1_000, until - 1_999, 2_000)]
+        bins = [goodput_gbps(result, at, at + 2_000) for at in range(1_000, int(until) - 1_999, 2_000)]
         worst.append(100 * (1 - min(bins) / goodput_gbps(result, 200, 1_000)))
     return [Measure.of("worst 2 ms below before %", worst, None, 2.0)]
 
@@ -178,7 +178,7 @@ def _uplinks_together(effort: Effort) -> Sequence[Measure]:
             link_action(8_000, links, "up", is_signalled=False),
         ]
         result = _two_ways(FAR_NIC, actions, 13_000, seed, 100.0)
-        bins = [goodput_gbps(result, at, at + 2_000) for at in np.arange(3_000, 11_001, 2_000)]
+        bins = [goodput_gbps(result, at, at + 2_000) for at in range(3_000, 11_001, 2_000)]
         worst.append(100 * (1 - min(bins) / goodput_gbps(result, 500, 3_000)))
     return [Measure.of("worst 2 ms below before %", worst, None, 2.0)]
 
@@ -204,7 +204,7 @@ def _t1_down(effort: Effort) -> Sequence[Measure]:
         result = _two_ways(FAR_NIC, actions, 14_000, seed, 25.0)
         before = goodput_gbps(result, 500, 2_000)
         steady.append(100 * (1 - goodput_gbps(result, 3_000, 8_000) / before))
-        bins = [goodput_gbps(result, at, at + 100) for at in np.arange(8_000, 13_901, 100)]
+        bins = [goodput_gbps(result, at, at + 100) for at in range(8_000, 13_901, 100)]
         restore.append(100 * (1 - min(bins) / before))
     return [
         Measure.of("below before while it is down %", steady, None, 1.0),
@@ -258,7 +258,9 @@ def _lost_before_leaving(result: SimResult, drops: float) -> float:
 
 def _ev_loss(effort: Effort) -> Sequence[Measure]:
     until, goodput, drops = _lossy_path(20.0, effort)
-    detection = 2 * 7.0e3 / (4262 * 8 / 100.0)  # a round trip's worth of packets is on its way when the news comes
+    detection = (
+        2 * 7.0e3 / (4262 * 8 / 100.0)
+    )  # a round trip's worth of packets is on its way when the news comes
     share = float(np.mean(np.asarray(until) <= 25 + detection))
     found = [
         Measure.of("EV left within 25 packets and a round trip, share of seeds", share, 0.99),
@@ -267,7 +269,9 @@ def _ev_loss(effort: Effort) -> Sequence[Measure]:
         Measure.of("packets lost in 4.5 ms", drops),
     ]
     for percent in (1.0, 5.0, 50.0):
-        found.append(Measure.of(f"goodput of line, {percent:g} % loss", _lossy_path(percent, effort)[1], 0.98))
+        found.append(
+            Measure.of(f"goodput of line, {percent:g} % loss", _lossy_path(percent, effort)[1], 0.98)
+        )
     return found
 
 
@@ -301,7 +305,9 @@ def _sendrecv(effort: Effort) -> Sequence[Measure]:
             result = run(topology, tasks, seed=seed, **host())
             lasted = (result.finish_ns - result.start_ns).max()
             shares.append(effort.scaled(size, 16) * 8 / lasted / CLUSTER_B_GBPS)
-        found.append(Measure.of(f"slowest NIC, {size // 1_000_000} MB, share of line", shares, low, None, 0.92))
+        found.append(
+            Measure.of(f"slowest NIC, {size // 1_000_000} MB, share of line", shares, low, None, 0.92)
+        )
     return found
 
 
