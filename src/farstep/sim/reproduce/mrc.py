@@ -14,13 +14,14 @@ __all__ = ["EXPERIMENTS", "HEAD", "reproduce"]
 
 HEAD = """# Against the MRC papers
 
-What the MRC papers publish in figures or in words, and what the packet level makes of it. Made by
-`farstep reproduce mrc --out docs/validation`; every row can be run alone by its number, as in `farstep reproduce mrc Q20`.
+What the MRC papers publish in figures or in words, and what the packet level makes of it. Made by `farstep
+reproduce mrc --out docs/validation`; every row can be run alone by its number, as in `farstep reproduce mrc
+Q20`.
 
-One constant is fitted: the latency of a host, once, to the 5.09 us of a 2 B write within a rack (Q9). Switches (600 ns),
-cables (100 ns), queues, marks and windows are what vendors and specifications say of them, the same in every row. Clusters
-are cut down, and time is: where the paper waits seconds for a NIC to remap, the rows say what stands for it. A row is met if
-the median over seeds lies in its band.
+One constant is fitted: the latency of a host, once, to the 5.09 us of a 2 B write within a rack (Q9). Switches
+(600 ns), cables (100 ns), queues, marks and windows are what vendors and specifications say of them, the same
+in every row. Clusters are cut down, and time is: where the paper waits seconds for a NIC to remap, the rows say
+what stands for it. A row is met if the median over seeds lies in its band.
 """
 
 EXPERIMENTS: Mapping[str, Experiment] = dict(

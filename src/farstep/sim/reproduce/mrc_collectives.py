@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def ring_over_racks(size_bytes: int, seed: int, *, together: int = 1) -> TaskTab
     rng = np.random.default_rng(seed)
     slots = np.stack([rng.permutation(8) for _ in range(8)]).reshape(8, 8 // together, together)
     rounds = [rng.permutation(8) for _ in range(8 // together)]
-    for before, after in zip(rounds, rounds[1:], strict=False):
+    for before, after in itertools.pairwise(rounds):
         if before[-1] == after[0]:  # or two rounds would meet within a rack
             after[[0, 1]] = after[[1, 0]]
     if rounds[-1][-1] == rounds[0][0] and len(rounds) > 1:
@@ -165,7 +166,8 @@ COLLECTIVE_EXPERIMENTS: Mapping[str, Experiment] = {
         setup="8 racks of 8, every hop to another rack, 128 MB; MRC 4 x 100G, RoCE 1 x 400G with ECMP, PFC, DCQCN;"
         " 20 seeds",
         measure=_ring_ratios,
-        note="the paper does not say how its ring goes through the racks; where every hop crosses, more flows meet on a"
+        note="the paper does not say how its ring goes through the racks; where every hop crosses, more flows"
+        " meet on a"
         " link than there; with fewer hops across racks RoCE comes nearer, as the figures show",
     ),
     "Q21": Experiment(
@@ -173,7 +175,8 @@ COLLECTIVE_EXPERIMENTS: Mapping[str, Experiment] = {
         published="MRC hardly affected at large sizes, more at small ones; RoCE poor",
         setup="256 MB (published: >= 1 GB), RoCE with 4 QPs",
         measure=_ring_with_loss,
-        note="go-back-N costs one round trip of 14 us here, a small part of a message, so only timeouts hurt RoCE: scaled"
+        note="go-back-N costs one round trip of 14 us here, a small part of a message, so only timeouts hurt"
+        " RoCE: scaled"
         " with the sizes they hardly show, unscaled they rule; the paper does not say what its NICs do after a loss",
     ),
     "Q23": Experiment(
@@ -181,7 +184,8 @@ COLLECTIVE_EXPERIMENTS: Mapping[str, Experiment] = {
         published="MRC above RoCE at all sizes; RoCE drops slightly above 2 QPs",
         setup="2 MB and 16 KB from each to each, 8 at a time",
         measure=_a2a_order,
-        note="four packets are sooner over one port of 400G than over four of 100G: 4 hops of 257 ns, which is all of the"
+        note="four packets are sooner over one port of 400G than over four of 100G: 4 hops of 257 ns, which is"
+        " all of the"
         " difference at 16 KB; what hosts take for each message and QP is not modelled",
     ),
     "Q24": Experiment(

@@ -186,7 +186,7 @@ def _pfc_pairs(effort: Effort) -> Sequence[Measure]:
 
 
 def _dcqcn_settings(effort: Effort) -> Sequence[Measure]:
-    """Fifteen join one receiver, one every 5 ms; marks set in at a quarter and at a sixteenth of the default's depth."""
+    """Fifteen join one receiver, one every 5 ms; marks set in at 1, 1/4 and 1/16 of the default's depth."""
     settings: Sequence[tuple[str, Mapping[str, Any]]] = (
         ("default", {}),
         ("aggressive", {"ecn_min_bytes": DCQCN_ECN_BYTES[0] / 4, "ecn_max_bytes": DCQCN_ECN_BYTES[1] / 4}),
@@ -239,7 +239,8 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="no visible change, one link suffices",
         setup="one pair across racks, links die silently every 1 ms; from 0.3 ms after each",
         measure=_links_removed,
-        note="data leaves the dead paths at once, but answers of a receiver that sends no data go on over dead ways back,"
+        note="data leaves the dead paths at once, but answers of a receiver that sends no data go on over dead"
+        " ways back,"
         " three of four in the end; the sender then waits for timeouts",
     ),
     "Q32": Experiment(
@@ -253,7 +254,8 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="390 Gb/s every flow; line rate with 8 QPs",
         setup="as published",
         measure=_no_collisions,
-        note="with 4 and more QPs a NIC their windows together overfill the T0's uplinks: 5 % of packets are trimmed; 1 and"
+        note="with 4 and more QPs a NIC their windows together overfill the T0's uplinks: 5 % of packets are"
+        " trimmed; 1 and"
         " 2 QPs trim nothing",
     ),
     "Q34": Experiment(
@@ -261,12 +263,14 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="marginal gain, for PFC throttles the whole NIC",
         setup="as published; 20 seeds",
         measure=_pfc_pairs,
-        note="marginal is read as at most 15 %; the spread over seeds is wide, as 8 paths even out what one happens to meet",
+        note="marginal is read as at most 15 %; the spread over seeds is wide, as 8 paths even out what one"
+        " happens to meet",
     ),
     "Q36": Experiment(
         title="15:1, a new flow every 5 s, three settings of DCQCN",
         published="default: link full; aggressive: -10 %; most aggressive: -20 %",
-        setup="a new flow every 5 ms; the settings are not published, ours mark at a quarter and a sixteenth of the depth",
+        setup="a new flow every 5 ms; the settings are not published, ours mark at a quarter and a sixteenth"
+        " of the depth",
         measure=_dcqcn_settings,
     ),
 }

@@ -30,7 +30,8 @@ MESSAGE_BYTES = 1_000_000
 TX_DEPTH = 128
 """Messages perftest keeps posted on a queue pair."""
 REMAP_US, STEP_US, PROBE_US = 50.0, 16_000.0, 100.0
-"""Ten seconds of the paper's plots are 16 ms here; its remapping in less than a second is 50 us, a probe interval 0.1 ms."""
+"""Ten seconds of the paper's plots are 16 ms here; its remapping in less than a second is 50 us, a probe"
+" interval 0.1 ms."""
 GOOD = 0
 
 
@@ -268,10 +269,10 @@ def _ev_loss(effort: Effort) -> Sequence[Measure]:
         Measure.of("goodput of line, 20 % loss", goodput, 0.98),
         Measure.of("packets lost in 4.5 ms", drops),
     ]
-    for percent in (1.0, 5.0, 50.0):
-        found.append(
-            Measure.of(f"goodput of line, {percent:g} % loss", _lossy_path(percent, effort)[1], 0.98)
-        )
+    found += [
+        Measure.of(f"goodput of line, {percent:g} % loss", _lossy_path(percent, effort)[1], 0.98)
+        for percent in (1.0, 5.0, 50.0)
+    ]
     return found
 
 

@@ -184,29 +184,56 @@ def _pair(measure: Measure) -> str:
     return f"{plain_number(measure.median)} ({plain_number(measure.target)})"
 
 
+_CDFS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (
+        "htsim-perm128",
+        "Permutation of 128, 2 MB: finish",
+        ["uec_nscc_reps_perm128", "uec_nscc_obl_perm128", "x_perm128_mixed"],
+    ),
+    (
+        "htsim-degraded",
+        "Permutation of 128 with 4 slow links: finish",
+        ["x_perm128_failed4_reps", "x_perm128_failed4_oblivious"],
+    ),
+    (
+        "htsim-incast",
+        "Incast 32:1, 1 MB: finish",
+        ["uec_nscc_reps_incast128", "uec_rccc_incast128", "ndp_incast128"],
+    ),
+    (
+        "htsim-perm1024",
+        "Permutation of 1,024, 2 MB: finish",
+        ["uec_nscc_reps_perm1024", "uec_nscc_obl_perm1024", "uec_rccc_perm1024"],
+    ),
+    ("htsim-a2a128", "All-to-all of 128, 100 KB: flow time", ["uec_nscc_reps_a2a128"]),
+    ("htsim-ring128", "Ring all-reduce of 128, 100 KB: step time", ["uec_nscc_reps_ring128"]),
+)
+"""Plots of distributions: file, title and runs."""
+_LABELS: Mapping[str, str] = {
+    "obl": "oblivious",
+    "reps": "REPS",
+    "rccc": "RCCC",
+    "ndp": "NDP",
+    "mixed": "mixed",
+}
+
+
+def _label(case: str) -> str:
+    """What a plot calls a run's transport."""
+    words = [word for word in case.split("_") if word in _LABELS or word == "oblivious"]
+    return _LABELS.get(words[-1], words[-1]) if words else case
+
+
 def _plots(times: Mapping[str, NDArray[np.float64]], folder: Path) -> list[tuple[str, str]]:
-    groups = [
-        ("htsim-perm128", "Permutation of 128, 2 MB: finish", ["uec_nscc_reps_perm128", "uec_nscc_obl_perm128", "x_perm128_mixed"]),
-        ("htsim-degraded", "Permutation of 128 with 4 slow links: finish", ["x_perm128_failed4_reps", "x_perm128_failed4_oblivious"]),
-        ("htsim-incast", "Incast 32:1, 1 MB: finish", ["uec_nscc_reps_incast128", "uec_rccc_incast128", "ndp_incast128"]),
-        ("htsim-perm1024", "Permutation of 1,024, 2 MB: finish", ["uec_nscc_reps_perm1024", "uec_nscc_obl_perm1024", "uec_rccc_perm1024"]),
-        ("htsim-a2a128", "All-to-all of 128, 100 KB: flow time", ["uec_nscc_reps_a2a128"]),
-        ("htsim-ring128", "Ring all-reduce of 128, 100 KB: step time", ["uec_nscc_reps_ring128"]),
-    ]  # fmt: skip
     written = []
-    for name, title, cases in groups:
+    for name, title, cases in _CDFS:
         lines = {}
         for case in cases:
             for key, values in times.items():
                 of, _, transport = key.partition("/")
                 if of == case:
-                    label = case.split("_")[1 if case.startswith("x_") or case.startswith("ndp") else 2]
-                    who = {"perm128": case.split("_")[-1], "failed4": case.split("_")[-1]}.get(label, label)
-                    text = (
-                        "MRC"
-                        if transport == "mrc"
-                        else f"{who}, {'htsim (dashed)' if transport == 'htsim' else 'here'}"
-                    )
+                    who = "htsim (dashed)" if transport == "htsim" else "here"
+                    text = "MRC" if transport == "mrc" else f"{_label(case)}, {who}"
                     lines[text] = cdf(values)
         if lines:
             Plot(title=title, x="us", y="share of flows", lines=lines, y_from_zero=True).write(

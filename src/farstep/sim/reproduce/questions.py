@@ -14,10 +14,10 @@ __all__ = ["HEAD", "QUESTIONS", "Question", "answer", "page"]
 
 HEAD = """# Questions the MRC papers leave open
 
-Each section is one experiment of `farstep reproduce questions`, at packet level, with the shipped MRC core and the
-cut-down clusters described in [the comparison with the papers](mrc.md): 600 ns a switch, 100 ns a cable, the host latency of
-its row Q9. Figures are medians over seeds with the 5th and 95th percentile; all of them are in the tables. They hold for
-these networks and loads; where a limit is known, the text says so.
+Each section is one experiment of `farstep reproduce questions`, at packet level, with the shipped MRC core and
+the cut-down clusters described in [the comparison with the papers](mrc.md): 600 ns a switch, 100 ns a cable,
+the host latency of its row Q9. Figures are medians over seeds with the 5th and 95th percentile; all of them are
+in the tables. They hold for these networks and loads; where a limit is known, the text says so.
 """
 
 Figure = Callable[[str], str]
@@ -44,11 +44,16 @@ class Question:
 def _a(f: Figure) -> str:
     mrc, noqa, ecn = "no ECN, QA (MRC)", "no ECN, no QA", "ECN, QA"
     return (
-        "All senders start with a full window, so that at 7:1 half of what is sent is trimmed whatever the switch does:"
-        f" {f(f'7:1, {mrc}: packets trimmed %')} % without marks at the last hop, {f(f'7:1, {ecn}: packets trimmed %')} %"
-        " with them; quick adapt changes nothing there, as its gate (an eighth of the largest window) suggests. It begins to"
-        f" matter beyond 9:1: at 64:1 trims are {f(f'64:1, {noqa}: packets trimmed %')} % without marks and without quick"
-        f" adapt, {f(f'64:1, {mrc}: packets trimmed %')} % with it, {f(f'64:1, {ecn}: packets trimmed %')} % with marks."
+        "All senders start with a full window, so that at 7:1 half of what is sent is trimmed whatever the"
+        " switch does:"
+        f" {f(f'7:1, {mrc}: packets trimmed %')} % without marks at the last hop,"
+        f" {f(f'7:1, {ecn}: packets trimmed %')} %"
+        " with them; quick adapt changes nothing there, as its gate (an eighth of the largest window)"
+        " suggests. It begins to"
+        f" matter beyond 9:1: at 64:1 trims are {f(f'64:1, {noqa}: packets trimmed %')} % without marks and"
+        " without quick"
+        f" adapt, {f(f'64:1, {mrc}: packets trimmed %')} % with it, {f(f'64:1, {ecn}: packets trimmed %')} %"
+        " with marks."
         " The last sender ends within"
         f" {f(f'64:1, {mrc}: last finish over bound')} times the bound with MRC's choice,"
         f" {f(f'64:1, {noqa}: last finish over bound')} without quick adapt,"
@@ -59,11 +64,15 @@ def _a(f: Figure) -> str:
 
 def _b(f: Figure) -> str:
     return (
-        "The EVs of a QP lead over different T1s while there are enough of them, so that the share of QPs a dead T1 touches is"
-        f" EVs / uplinks rather than 1 - (1 - 1/32)^EVs: {f('8 EVs a plane: QPs touched %')} % with 8 EVs of 32 uplinks,"
-        f" {f('16 EVs a plane: QPs touched %')} % with 16, {f('32 EVs a plane: QPs touched %')} % with 32 (a message of"
+        "The EVs of a QP lead over different T1s while there are enough of them, so that the share of QPs a"
+        " dead T1 touches is"
+        f" EVs / uplinks rather than 1 - (1 - 1/32)^EVs: {f('8 EVs a plane: QPs touched %')} % with 8 EVs of"
+        " 32 uplinks,"
+        f" {f('16 EVs a plane: QPs touched %')} % with 16, {f('32 EVs a plane: QPs touched %')} % with 32 (a"
+        " message of"
         " 2 MB has too few packets to meet every EV). What is lost in all hardly depends on it"
-        f" ({f('1 EVs a plane: packets lost in all')} packets with 1 EV, {f('32 EVs a plane: packets lost in all')} with"
+        f" ({f('1 EVs a plane: packets lost in all')} packets with 1 EV,"
+        f" {f('32 EVs a plane: packets lost in all')} with"
         " 32): fewer QPs lose more each. For balance 8 EVs a plane are enough here: P99 of a healthy permutation is"
         f" {f('1 EVs a plane: P99 us, healthy')} us with 1, {f('4 EVs a plane: P99 us, healthy')} with 4,"
         f" {f('8 EVs a plane: P99 us, healthy')} with 8 and does not fall further."
@@ -73,26 +82,35 @@ def _b(f: Figure) -> str:
 def _c(f: Figure) -> str:
     name = "flap every 5,000 us, 0 EVs in reserve"
     return (
-        "Hardly at all, which is the finding: an EV that lost packets must answer five probes in a row before it is used again,"
-        " so one that flaps faster than five probes take never comes back and loses nothing more. With EVs in reserve it is"
-        " replaced and stays out in any case. Without any in reserve and with a flap every 5 ms, probes every 30 us lose"
+        "Hardly at all, which is the finding: an EV that lost packets must answer five probes in a row before"
+        " it is used again,"
+        " so one that flaps faster than five probes take never comes back and loses nothing more. With EVs in"
+        " reserve it is"
+        " replaced and stays out in any case. Without any in reserve and with a flap every 5 ms, probes every"
+        " 30 us lose"
         f" {f(f'{name}, probes every 30 us: packets lost per ms')} packets per ms, probes every 1 ms"
         f" {f(f'{name}, probes every 1,000 us: packets lost per ms')}; goodput stays at"
-        f" {f(f'{name}, probes every 30 us: goodput of line')} of line, for 15 other paths of the plane carry the load."
-        " Slow probing costs capacity only where many paths of a plane flap at once, which this experiment does not have."
+        f" {f(f'{name}, probes every 30 us: goodput of line')} of line, for 15 other paths of the plane carry"
+        " the load."
+        " Slow probing costs capacity only where many paths of a plane flap at once, which this experiment"
+        " does not have."
     )
 
 
 def _d(f: Figure) -> str:
     return (
-        "Worse than either simple model. With equal bytes on every plane a plane that lost x % of its uplinks should hold all"
+        "Worse than either simple model. With equal bytes on every plane a plane that lost x % of its uplinks"
+        " should hold all"
         " of them at 1 - x; with bytes after capacity only x / 4 would be lost. Simulated, 1 uplink of 16 leaves"
         f" {f('1 of 16 uplinks of plane 0 gone: goodput of line')} of line, 4 leave"
         f" {f('4 of 16 uplinks of plane 0 gone: goodput of line')}, 8 leave"
         f" {f('8 of 16 uplinks of plane 0 gone: goodput of line')}, against"
-        f" {f('0 of 16 uplinks of plane 0 gone: goodput of line')} with all: the crowded plane marks and trims without end,"
-        " and its signals shrink the one window that all planes share. This supports the paper's rule that planes have to be"
-        " kept equal, and says that a fabric which cannot be should rather give up a plane that has lost a quarter of its"
+        f" {f('0 of 16 uplinks of plane 0 gone: goodput of line')} with all: the crowded plane marks and trims"
+        " without end,"
+        " and its signals shrink the one window that all planes share. This supports the paper's rule that"
+        " planes have to be"
+        " kept equal, and says that a fabric which cannot be should rather give up a plane that has lost a"
+        " quarter of its"
         " uplinks, or share bytes after capacity."
     )
 
@@ -101,12 +119,17 @@ def _e(f: Figure) -> str:
     seen = "NIC sees it, remapping {}: the step it hits is longer by us"
     silent = "nobody tells (silent), remapping 0 us: the step it hits is longer by us"
     return (
-        "Less than the time of remapping suggests. If the NIC and its peers leave the plane at once, the step in which the port"
-        f" fails is longer by {f(seen.format('0 us'))} us, if after 0.1 ms by {f(seen.format('100 us'))} us, if after 10 ms by"
-        f" {f(seen.format('10,000 us'))} us: in the meantime every EV of the dead port is given up by its own losses, which"
-        f" takes as long as for a port of which nobody is told ({f(silent)} us). So seconds of remapping need not stop a job;"
+        "Less than the time of remapping suggests. If the NIC and its peers leave the plane at once, the step"
+        " in which the port"
+        f" fails is longer by {f(seen.format('0 us'))} us, if after 0.1 ms by {f(seen.format('100 us'))} us,"
+        " if after 10 ms by"
+        f" {f(seen.format('10,000 us'))} us: in the meantime every EV of the dead port is given up by its own"
+        " losses, which"
+        f" takes as long as for a port of which nobody is told ({f(silent)} us). So seconds of remapping need"
+        " not stop a job;"
         " that they did on the NICs of the paper means that something else waited. The steps after it are longer by"
-        f" {f('NIC sees it, remapping 0 us: the last step is longer by %')} %, for this ring of short messages is bound by"
+        f" {f('NIC sees it, remapping 0 us: the last step is longer by %')} %, for this ring of short messages"
+        " is bound by"
         " latency more than by the quarter of bandwidth that one NIC lost."
     )
 
@@ -115,44 +138,58 @@ def _f(f: Figure) -> str:
     dead, slow = "one T1 dies silently at 30 us: P99 us", "one T1 at a quarter of its rate: P99 us"
     return (
         f"In a healthy fabric all ways to spray are alike (P99 {f('MRC, healthy: P99 us')} us with MRC,"
-        f" {f('mixed, healthy: P99 us')} with REPS and bitmap mixed, {f('oblivious, healthy: P99 us')} oblivious), and all far"
-        f" from one path by hash ({f('one path (ECMP), healthy: P99 us')}). They differ when something is wrong: with a T1 at a"
-        f" quarter of its rate {f(f'MRC, {slow}')} us with MRC, {f(f'adaptive routing, {slow}')} where switches choose,"
-        f" {f(f'bitmap, {slow}')} with bitmap, {f(f'REPS, {slow}')} with REPS, {f(f'oblivious, {slow}')} oblivious; with a T1"
-        f" that dies silently {f(f'MRC, {dead}')} with MRC, {f(f'REPS, {dead}')} with REPS and {f(f'oblivious, {dead}')}"
-        " oblivious, which waits for its timeout again and again. Fixed EVs that are judged one by one need one loss each;"
-        " others need a timeout to notice a path that takes packets and gives nothing back. Adaptive routing is left out"
+        f" {f('mixed, healthy: P99 us')} with REPS and bitmap mixed, {f('oblivious, healthy: P99 us')}"
+        " oblivious), and all far"
+        f" from one path by hash ({f('one path (ECMP), healthy: P99 us')}). They differ when something is"
+        " wrong: with a T1 at a"
+        f" quarter of its rate {f(f'MRC, {slow}')} us with MRC, {f(f'adaptive routing, {slow}')} where"
+        " switches choose,"
+        f" {f(f'bitmap, {slow}')} with bitmap, {f(f'REPS, {slow}')} with REPS, {f(f'oblivious, {slow}')}"
+        " oblivious; with a T1"
+        f" that dies silently {f(f'MRC, {dead}')} with MRC, {f(f'REPS, {dead}')} with REPS and"
+        f" {f(f'oblivious, {dead}')}"
+        " oblivious, which waits for its timeout again and again. Fixed EVs that are judged one by one need"
+        " one loss each;"
+        " others need a timeout to notice a path that takes packets and gives nothing back. Adaptive routing"
+        " is left out"
         " there: it is published to leave a silent plane after 3 ms, longer than these flows last."
     )
 
 
 def _g(f: Figure) -> str:
     return (
-        f"It hardly matters to the sender: P99 of neighbours that send 8 MB both ways is {f('4 KiB: P99 us')} us with 4 KiB,"
+        f"It hardly matters to the sender: P99 of neighbours that send 8 MB both ways is {f('4 KiB: P99 us')}"
+        " us with 4 KiB,"
         f" {f('16 KiB: P99 us')} with 16 KiB, {f('64 KiB: P99 us')} with 64 KiB, and an incast of 16 trims"
         f" {f('4 KiB: incast 16:1, packets trimmed %')}, {f('16 KiB: incast 16:1, packets trimmed %')} and"
         f" {f('64 KiB: incast 16:1, packets trimmed %')} %. What changes is what answers take of the way back:"
         f" {f('4 KiB: control bytes of data bytes %')} % of the data's bytes with 4 KiB,"
-        f" {f('16 KiB: control bytes of data bytes %')} % with 16 KiB, {f('64 KiB: control bytes of data bytes %')} % with 64"
-        " KiB, which is just what the slower times show, as both directions are full. 16 KiB, UET's value, is a good one;"
+        f" {f('16 KiB: control bytes of data bytes %')} % with 16 KiB,"
+        f" {f('64 KiB: control bytes of data bytes %')} % with 64"
+        " KiB, which is just what the slower times show, as both directions are full. 16 KiB, UET's value, is"
+        " a good one;"
         " more gains half a per cent."
     )
 
 
 def _h(f: Figure) -> str:
     return (
-        "A QP cannot have more packets in flight than the receiver keeps apart, so goodput is MPR / (packets of one round"
+        "A QP cannot have more packets in flight than the receiver keeps apart, so goodput is MPR / (packets"
+        " of one round"
         f" trip): {f('MPR 128 packets: goodput of line')} of line with 128 packets,"
-        f" {f('MPR 256 packets: goodput of line')} with 256, all with 384, where a round trip holds 335. With losses it must"
+        f" {f('MPR 256 packets: goodput of line')} with 256, all with 384, where a round trip holds 335. With"
+        " losses it must"
         " hold what is sent until a hole is closed: at 0.1 % loss 384 packets give"
-        f" {f('MPR 384 packets, 0.1 % loss: goodput of line')}, 768 {f('MPR 768 packets, 0.1 % loss: goodput of line')}, 1,024"
+        f" {f('MPR 384 packets, 0.1 % loss: goodput of line')}, 768"
+        f" {f('MPR 768 packets, 0.1 % loss: goodput of line')}, 1,024"
         f" {f('MPR 1024 packets, 0.1 % loss: goodput of line')} of line: three round trips."
     )
 
 
 def _i(f: Figure) -> str:
     return (
-        "With MRC trimming decides less than one would think, because losses are noticed after little more than a round trip on"
+        "With MRC trimming decides less than one would think, because losses are noticed after little more"
+        " than a round trip on"
         " paths that go on delivering: the last of 16 senders ends at"
         f" {f('16:1, trim at 1 BDP: last finish over bound')} times the bound with trimming,"
         f" {f('16:1, drop at 1 BDP: last finish over bound')} with plain drops at the same queue,"
@@ -160,20 +197,28 @@ def _i(f: Figure) -> str:
         f" {f('64:1, trim at 1 BDP: last finish over bound')}, {f('64:1, drop at 1 BDP: last finish over bound')} and"
         f" {f('64:1, drop at 5 BDP: last finish over bound')}. What is sent again is"
         f" {f('64:1, trim at 1 BDP: sent again %')}, {f('64:1, drop at 1 BDP: sent again %')} and"
-        f" {f('64:1, drop at 5 BDP: sent again %')} % at 64:1. Small incasts gain from a deep queue, which takes them without"
-        f" any loss ({f('4:1, drop at 5 BDP: sent again %')} % at 4:1 against {f('4:1, trim at 1 BDP: sent again %')} %), large"
-        " ones lose, for the delay of the full queue comes into every round trip. A permutation is the same in all three. The"
+        f" {f('64:1, drop at 5 BDP: sent again %')} % at 64:1. Small incasts gain from a deep queue, which"
+        " takes them without"
+        f" any loss ({f('4:1, drop at 5 BDP: sent again %')} % at 4:1 against"
+        f" {f('4:1, trim at 1 BDP: sent again %')} %), large"
+        " ones lose, for the delay of the full queue comes into every round trip. A permutation is the same in"
+        " all three. The"
         " messages are of 1 MB; a receiver that is loaded for longer is row Q29 of the other page."
     )
 
 
 def _j(f: Figure) -> str:
     return (
-        f"The median does not move ({f('0 %: P50 us')} us from message to message without loss, {f('20 %: P50 us')} with 20 % of"
-        f" answers lost): a later answer says what a lost one said. The tail does: P99 is {f('0.1 %: P99 us')} us at 0.1 %,"
-        f" {f('1 %: P99 us')} at 1 %, {f('5 %: P99 us')} at 5 % and {f('20 %: P99 us')} at 20 %, when the last answer of a message"
-        f" is the one lost. Nothing is sent twice for it ({f('20 %: sent again needlessly, of 1,000')} of 1,000 packets at"
-        " 20 %). That agrees with the paper, which calls the effect mild; it is so only while other answers come. On a"
+        f"The median does not move ({f('0 %: P50 us')} us from message to message without loss,"
+        f" {f('20 %: P50 us')} with 20 % of"
+        f" answers lost): a later answer says what a lost one said. The tail does: P99 is {f('0.1 %: P99 us')}"
+        " us at 0.1 %,"
+        f" {f('1 %: P99 us')} at 1 %, {f('5 %: P99 us')} at 5 % and {f('20 %: P99 us')} at 20 %, when the last"
+        " answer of a message"
+        f" is the one lost. Nothing is sent twice for it ({f('20 %: sent again needlessly, of 1,000')} of"
+        " 1,000 packets at"
+        " 20 %). That agrees with the paper, which calls the effect mild; it is so only while other answers"
+        " come. On a"
         " plane with most of its ways back dead it is not, as row Q30 of the other page tells."
     )
 
@@ -187,7 +232,8 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "b": Question(
         title="How many entropy values",
-        setup="64 NICs of 4 x 200G, 32 uplinks, 4 QPs a NIC with 2 MB each; once healthy, once with a T1 that dies silently.",
+        setup="64 NICs of 4 x 200G, 32 uplinks, 4 QPs a NIC with 2 MB each; once healthy, once with a T1 that"
+        " dies silently.",
         text=_b,
         plots=("question-b-touched", "question-b-tail"),
     ),
@@ -199,7 +245,8 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "d": Question(
         title="Planes that are not equal",
-        setup="64 NICs of 4 x 200G, 16 uplinks a plane, all send across racks at full rate; uplinks of plane 0 are dead in"
+        setup="64 NICs of 4 x 200G, 16 uplinks a plane, all send across racks at full rate; uplinks of plane 0"
+        " are dead in"
         " every rack.",
         text=_d,
         plots=("question-d-goodput",),
@@ -212,7 +259,8 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "f": Question(
         title="EVs that are judged, REPS, bitmap, oblivious, adaptive routing",
-        setup="Permutation of 64 x 4 MB at 400G, 16 T1s: healthy, one T1 slow, one T1 dead. UET's balancers with NSCC.",
+        setup="Permutation of 64 x 4 MB at 400G, 16 T1s: healthy, one T1 slow, one T1 dead. UET's balancers"
+        " with NSCC.",
         text=_f,
         plots=("question-f-dead",),
     ),
