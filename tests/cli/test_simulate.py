@@ -84,7 +84,9 @@ def test_results_are_written(folder):
     pytest.importorskip("pyarrow")
     done = farstep("simulate", "s.toml", "--compare", "mrc,tcp", "--out", "results", cwd=folder)
     assert done.returncode == 0
-    assert done.stderr == "results are in results\n"
+    note, *rest = done.stderr.splitlines()
+    assert note.startswith("note: tcp: the flow level is beyond its accuracy here: single paths: medians")
+    assert rest == ["results are in results"], "mrc keeps its bands"
     assert sorted(path.name for path in (folder / "results").iterdir()) == ["mrc", "tcp"]
     assert (folder / "results" / "mrc" / "tasks.parquet").exists()
 

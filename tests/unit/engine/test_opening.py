@@ -1,11 +1,16 @@
 """What two descriptors agree on."""
 
 import dataclasses
+import random
+from types import SimpleNamespace
 
 import pytest
 
+from farstep import _native
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
-from farstep.engine.opening import join_ports, mtu_between
+from farstep.engine.opening import _set_paths, join_ports, mtu_between
+from farstep.engine.profile import EndpointProfile
+from farstep.mrc.profiles import EvProfile
 
 
 def end(host="10.0.0.1", *, site="", mtu_bytes=4096, is_mtu_fixed=False):
@@ -56,3 +61,21 @@ def test_packets_to_another_site_are_small_unless_both_ends_were_told_otherwise(
 @pytest.mark.parametrize("mtu_bytes", [64, 1360])
 def test_a_small_packet_size_stays(mtu_bytes):
     assert mtu_between(end(site="a", mtu_bytes=mtu_bytes), end(site="b")) == mtu_bytes
+
+
+def test_the_core_gets_what_the_profile_says_of_paths():
+    ev = EvProfile(
+        active_per_plane=4, backup_per_plane=2, skip_passes=7, restore_successes=3, share="capacity"
+    )
+    sockets = SimpleNamespace(source_port=lambda local, source: 40_000 + 100 * local + source)
+    endpoint = SimpleNamespace(profile=EndpointProfile(ev=ev), _sources_per_port=6, _native=sockets)
+    parameters = _native.ConnectionParameters()
+    _set_paths(parameters, endpoint, [(0, 0), (1, 0)], random.Random(1))
+    found = (
+        parameters.num_planes,
+        parameters.skip_passes,
+        parameters.restore_successes,
+        parameters.capacity_share,
+    )
+    assert found == (2, 7, 3, True)
+    assert _native.ConnectionParameters().skip_passes == EvProfile().skip_passes == 1

@@ -3,6 +3,7 @@
 import pytest
 
 from farstep import sim
+from farstep.fabric.errors import ConfigError
 from farstep.sim import engines, run
 from tests.unit.sim.small_result import small_result
 
@@ -144,3 +145,18 @@ def test_progress_of_packets_is_told_until_all_is_done(fabric):
     assert told[-1].done == 16
     assert [entry.now_ns for entry in told] == sorted(entry.now_ns for entry in told)
     assert result.finish_ns.tolist() == quiet.finish_ns.tolist()  # being told changes nothing
+
+
+def test_how_long_a_marked_path_sits_out_is_a_knob_of_mrc():
+    fabric = sim.fabric("leaf-spine", leaves=2, spines=8, nics_per_leaf=8)
+    slow = {"kind": "rate", "link": "t0/p0/0-t1/p0/3", "rate_percent": 25, "at_us": 0}
+
+    def last_ns(**knobs):
+        transport = {"name": "mrc", "evs": 16, **knobs}
+        workload = sim.permutation(size_bytes=4_000_000)
+        return sim.simulate(fabric, workload, transport=transport, faults=[slow]).flow_times_ns().max()
+
+    assert last_ns(skip_passes=1) == last_ns()
+    assert len({last_ns(skip_passes=passes) for passes in (0, 1, 50)}) == 3
+    with pytest.raises(ConfigError, match=r"^transport\.skip_passes = -1: "):
+        last_ns(skip_passes=-1)
