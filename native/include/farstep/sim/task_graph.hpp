@@ -61,6 +61,7 @@ public:
     }
 
     size_t size() const noexcept { return tasks_.size(); }
+    bool has_dependencies() const noexcept { return !successors_.empty(); }
     Task& at(uint32_t i) noexcept { return tasks_[i]; }
     const Task& at(uint32_t i) const noexcept { return tasks_[i]; }
     bool is_flow(uint32_t i) const noexcept { return tasks_[i].connection != kNoTask; }
