@@ -36,8 +36,9 @@ PathChoiceConfig spread(Spread s, uint32_t paths, uint64_t seed) {
 }
 
 void check_rotations(uint64_t seed) {
+    Arena arena;
     for (const Spread s : {Spread::Oblivious, Spread::Bitmap, Spread::Permutation, Spread::Mixed}) {
-        PathChoice choice(spread(s, 16, seed), 2, nullptr);
+        PathChoice choice(spread(s, 16, seed), 2, &arena);
         for (uint32_t pass = 0; pass < 5; ++pass) {
             std::set<uint16_t> seen;
             for (uint32_t i = 0; i < 16; ++i) seen.insert(choice.pick(1, 0, 100));
@@ -47,7 +48,8 @@ void check_rotations(uint64_t seed) {
 }
 
 void check_penalties(uint64_t seed) {
-    PathChoice choice(spread(Spread::Bitmap, 8, seed), 1, nullptr);
+    Arena arena;
+    PathChoice choice(spread(Spread::Bitmap, 8, seed), 1, &arena);
     choice.on_news(0, 0, 3, PathNews::Refused);
     CHECK(choice.penalty(0, 3) == 4, "a trim weighs 4, got %u", choice.penalty(0, 3));
     uint32_t picks = 0;
@@ -63,7 +65,8 @@ void check_penalties(uint64_t seed) {
 }
 
 void check_reps(uint64_t seed) {
-    PathChoice choice(spread(Spread::Reps, 64, seed), 1, nullptr);
+    Arena arena;
+    PathChoice choice(spread(Spread::Reps, 64, seed), 1, &arena);
     for (uint16_t p = 0; p < 10; ++p) choice.on_news(0, 0, p, PathNews::Good);
     for (uint16_t p = 2; p < 10; ++p) {
         const uint16_t got = choice.pick(0, 0, 100);
@@ -84,7 +87,8 @@ void check_reps(uint64_t seed) {
 }
 
 void check_mixed(uint64_t seed) {
-    PathChoice choice(spread(Spread::Mixed, 16, seed), 1, nullptr);
+    Arena arena;
+    PathChoice choice(spread(Spread::Mixed, 16, seed), 1, &arena);
     choice.on_news(0, 0, 5, PathNews::Good);
     (void)choice.pick(0, 3, 100);  // within the first window: whatever the turn brings
     choice.on_news(0, 0, 6, PathNews::Good);
@@ -93,8 +97,9 @@ void check_mixed(uint64_t seed) {
 
 void check_windows(uint64_t seed, uint64_t iterations) {
     CounterRng rng(seed);
-    Scoreboard board(128, nullptr);
-    ReceiveWindow window(128, nullptr);
+    Arena arena;
+    Scoreboard board(128, &arena);
+    ReceiveWindow window(128, &arena);
     std::set<uint32_t> received;
     std::map<uint32_t, int> state;  // 1 in flight, 2 lost, 3 acknowledged
     uint64_t now = 0;
@@ -138,7 +143,8 @@ void check_windows(uint64_t seed, uint64_t iterations) {
 }
 
 void check_messages() {
-    MessageQueue q(1000, 4, nullptr);
+    Arena arena;
+    MessageQueue q(1000, 4, &arena);
     q.post(2500);
     q.post(0);
     q.post(1000);
@@ -316,6 +322,7 @@ template <class P>
 void check_delivery(const char* name, const typename P::Config& base, uint64_t seed, bool keeps_order, bool trims) {
     CounterRng rng(seed * 77 + 5);
     for (uint32_t round = 0; round < 8; ++round) {
+        Arena arena;
         typename P::Config c = base;
         c.wire = wire_settings();
         c.paths.seed = rng.next();
@@ -329,16 +336,16 @@ void check_delivery(const char* name, const typename P::Config& base, uint64_t s
         uint64_t end = 0, bytes = 0;
         for (const uint64_t m : messages) bytes += m;
         FlowCounters k;
-        P p(c, nullptr);
+        P p(c, &arena);
         const bool done = carry(p, w, messages, rng.next(), keeps_order, end, k);
         CHECK(done, "%s: round %u does not end: una %u next %u end %u", name, round, p.span().una, p.span().next, p.span().end);
         CHECK(w.loss > 0 || w.trim > 0 || w.jitter_ns > 0 || k.retransmitted == 0, "%s: %llu sent again without reason", name, static_cast<unsigned long long>(k.retransmitted));
         CHECK(static_cast<double>(end) * 12.5 >= static_cast<double>(bytes), "%s is faster than the wire", name);
         uint64_t end_again = 0;
         if (round == 7) {
-            P q(c, nullptr);
+            P q(c, &arena);
             CHECK(carry(q, w, messages, 9, keeps_order, end, k) && !(end == 0), "%s", name);
-            P r(c, nullptr);
+            P r(c, &arena);
             CHECK(carry(r, w, messages, 9, keeps_order, end_again, k) && end == end_again, "%s: equal seeds differ", name);
         }
     }
