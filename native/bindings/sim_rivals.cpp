@@ -141,6 +141,7 @@ std::unique_ptr<AnyEngine> roce(const FabricColumns& c, const EngineSettings& e,
     k.read("ack_packets", r.ack_packets);
     k.read("window_packets", r.window_packets);
     k.read("rto_ns", r.rto_ns);
+    k.read("recovery_ns", r.recovery_ns);
     k.read("halves_on_nack", r.halves_on_nack);
     k.read("dcqcn", r.dcqcn.enabled);
     k.read("notify_interval_ns", r.dcqcn.notify_interval_ns);

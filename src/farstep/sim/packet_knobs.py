@@ -62,7 +62,6 @@ _KNOBS: Mapping[str, Mapping[str, _Knob]] = {
         "queue_pairs": ("queue_pairs", 1),
         "pfc": ("pfc", 0),
         "dcqcn": ("dcqcn", 0),
-        "congestion_control": ("dcqcn", 0),
         "rto_us": ("rto_ns", NS_PER_US),
         "reconvergence_us": ("reconvergence_ns", NS_PER_US),
     },

@@ -293,6 +293,8 @@ class RoceKnobs(RivalKnobs):
     """Of one queue pair in flight at most; 0: no bound but the rate."""
     rto_ns: int = 67_108_864
     """Retransmission timeout: 4.096 us x 2^14, the default of the verbs tests."""
+    recovery_ns: int = 0
+    """From a sequence error until the NIC sends again; firmware of some takes 100 us and more."""
     halves_on_nack: bool = False
     """Whether a sequence error slows a sender down like a notification, as some NICs do where nothing pauses."""
 

@@ -24,6 +24,7 @@ struct RoceConfig {
     uint32_t ack_packets = 4;       // received in order before an acknowledgement is due; the end of a message always asks
     uint32_t window_packets = 0;    // of one queue pair in flight; 0: no bound but the rate
     uint64_t rto_ns = 67'108'864;   // 4.096 us x 2^14, what the verbs tests set
+    uint64_t recovery_ns = 0;       // from a sequence error until the NIC sends that queue pair's packets again
     bool halves_on_nack = false;    // lossy mode of some NICs: a sequence error counts as a notification
 };
 
@@ -119,6 +120,7 @@ public:
         if (a.kind == RivalAnswer::kNack && a.cumulative >= q.una && a.cumulative < q.next) {
             go_back(q, a.cumulative);
             ++counters_.losses;
+            if (config_.recovery_ns) q.free_ns = std::max(q.free_ns, static_cast<double>(now + config_.recovery_ns));
             if (config_.halves_on_nack) q.rate.on_notification(now);
         }
     }
