@@ -38,7 +38,7 @@ def test_arithmetic_of_single_flows_is_met_exactly() -> None:
 
 @pytest.mark.parametrize("case", [name for name in QUICK if name not in OUTSIDE])
 def test_distributions_of_128_hosts_agree(quick: dict[str, Finding], case: str) -> None:
-    assert quick[case].verdict is Verdict.MET, quick[case].note
+    assert quick[case].verdict in (Verdict.MET, Verdict.WITHIN_SEEDS), quick[case].note
 
 
 @pytest.mark.parametrize("case", sorted(OUTSIDE))
@@ -86,4 +86,4 @@ def test_every_case_has_its_results_and_an_unknown_one_is_missed() -> None:
 def test_distributions_of_chains_and_of_1024_hosts_agree(case: str) -> None:
     findings = htsim.compare_all(DATA, Effort(seeds=4), only=[case])
 
-    assert findings[0].verdict is Verdict.MET, findings[0].note
+    assert findings[0].verdict in (Verdict.MET, Verdict.WITHIN_SEEDS), findings[0].note

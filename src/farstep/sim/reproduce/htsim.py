@@ -373,18 +373,18 @@ def _measures(
 def _judged(name: str, measures: Sequence[Measure]) -> tuple[Verdict, str]:
     verdict, note = _verdict(measures)
     why = _EXPLAINED.get(name)
-    return verdict, f"{note}. {why}" if why and verdict is Verdict.NOT_MET else note
+    return verdict, f"{note}: {why}" if why and verdict is not Verdict.MET else note
 
 
 def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
-    """Met if all medians over seeds are in their bands, or htsim's single seed is among ours."""
+    """Met if all medians over seeds are in their bands; within seeds if htsim's single seed is among ours."""
     missed = [m for m in measures if m.is_judged and not m.is_met]
     outside = [m for m in missed if m.target is not None and not min(m.values) <= m.target <= max(m.values)]
     if not missed:
         return Verdict.MET, ""
     text = ", ".join(f"{m.name.removesuffix(' us')} {_off(m)}" for m in missed)
     if not outside:
-        return Verdict.MET, f"{text}; htsim's seed is within the spread of ours"
+        return Verdict.WITHIN_SEEDS, text
     return Verdict.NOT_MET, text
 
 
@@ -482,7 +482,7 @@ def _order(found: Mapping[str, Finding]) -> list[Finding]:
             findings.append(
                 Finding(
                     id=f"bound {name}",
-                    title=f"Bound of the incast, {found[name].title.rpartition(', ')[2]}",
+                    title=f"Bound of the incast, {found[name].title.removeprefix('incast 32:1 x 1 MB, ')}",
                     published=f"not before {bound:,.0f} us"
                     + (", nor 2 % after bound and round trip" if is_credit else ""),
                     setup="7,840 packets over one link",

@@ -17,6 +17,7 @@ __all__ = ["htsim_page", "mrc_page", "render_findings", "verdicts", "write_json"
 
 _STYLES: Mapping[Verdict, str] = {
     Verdict.MET: "green",
+    Verdict.WITHIN_SEEDS: "green",
     Verdict.NOT_MET: "red",
     Verdict.SHOWN: "cyan",
     Verdict.NOT_REPRODUCIBLE: "yellow",

@@ -237,39 +237,43 @@ def _up_mask(topology: Topology) -> NDArray[np.bool_]:
 def unequal_planes(effort: Effort) -> Answer:
     """(d) Some uplinks of one plane are gone: what a permutation at full load has left."""
     topology = four_planes(4, 16)
-    gone = (0, 1, 2, 4, 8, 12)
-    shares_by, measures = [], []
-    for count in gone:
-        shares = []
-        for seed in list(effort.range())[:2]:
+    shares_by, usable_by, measures = [], [], []
+    nics = np.arange(64)
+    links = np.flatnonzero(_up_mask(topology) & (topology.link_plane == 0))
+    by_rack = [links[topology.link_source[links] == rack] for rack in np.unique(topology.link_source[links])]
+    for count in (0, 1, 2, 4, 8, 12):
+        shares, usable = [], []
+        for seed in list(effort.range())[:3]:
             rng = np.random.default_rng(seed)
-            links = np.flatnonzero(_up_mask(topology) & (topology.link_plane == 0))
-            racks = np.unique(topology.link_source[links])
-            dead = [
-                rng.choice(links[topology.link_source[links] == rack], count, replace=False) for rack in racks
-            ]
-            nics = np.arange(64)
+            dead = [rng.choice(own, count, replace=False) for own in by_rack]
+            # A path needs a T1 to which both racks still have their link.
+            lost = [set(topology.link_target[each].tolist()) for each in dead]
+            usable.append(float(np.mean([1 - len(lost[k] | lost[(k + 1) % 4]) / 16 for k in range(4)])))
             tasks = streams(nics, (nics + 16) % 64, 2_000_000, messages=60)
-            actions = (
-                [link_action(0, both_ways(np.concatenate(dead)), "down", is_signalled=False)] if count else []
-            )
+            cut = both_ways(np.concatenate(dead)) if count else np.zeros(0, np.int32)
+            actions = [link_action(0, cut, "down", is_signalled=False)] if count else []
             settings: dict[str, Any] = {**host(32), "sample_interval_ns": 50_000}
             result = run(topology, tasks, seed=seed, actions=actions, until_ns=700_000, **settings)
             shares.append(goodput_gbps(result, 300, 700) / 64 / (800 * 4096 / 4262))
         shares_by.append(_middle(shares))
-        measures.append(Measure.of(f"{count} of 16 uplinks of plane 0 gone: goodput of line", shares))
-    part = np.array(gone) / 16
+        usable_by.append(_middle(usable))
+        measures += [
+            Measure.of(f"{count} of 16 uplinks of plane 0 gone: goodput of line", shares),
+            Measure.of(f"{count} of 16 uplinks of plane 0 gone: paths of plane 0 left", usable),
+        ]
+    left = np.array(usable_by)
+    gone = 100 * (1 - left)
     return Answer(
         measures=tuple(measures),
         plots={
             "question-d-goodput": Plot(
                 title="Permutation across racks, 4 planes, uplinks of one plane gone",
-                x="% of the plane's uplinks gone, in every rack",
+                x="% of the plane's paths between two racks gone",
                 y="goodput of line",
                 lines={
-                    "simulated": (100 * part, np.array(shares_by)),
-                    "all that is left (dashed)": (100 * part, shares_by[0] * (4 - part) / 4),
-                    "planes kept equal (dashed)": (100 * part, shares_by[0] * (1 - part)),
+                    "simulated": (gone, np.array(shares_by)),
+                    "all that is left (dashed)": (gone, shares_by[0] * (3 + left) / 4),
+                    "planes kept equal (dashed)": (gone, shares_by[0] * left),
                 },
                 y_from_zero=True,
             )

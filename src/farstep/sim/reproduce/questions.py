@@ -98,20 +98,27 @@ def _c(f: Figure) -> str:
 
 
 def _d(f: Figure) -> str:
+    goodput, paths = (
+        "{} of 16 uplinks of plane 0 gone: goodput of line",
+        "{} of 16 uplinks of plane 0 gone: paths of plane 0 left",
+    )
     return (
-        "Worse than either simple model. With equal bytes on every plane a plane that lost x % of its uplinks"
-        " should hold all"
-        " of them at 1 - x; with bytes after capacity only x / 4 would be lost. Simulated, 1 uplink of 16 leaves"
-        f" {f('1 of 16 uplinks of plane 0 gone: goodput of line')} of line, 4 leave"
-        f" {f('4 of 16 uplinks of plane 0 gone: goodput of line')}, 8 leave"
-        f" {f('8 of 16 uplinks of plane 0 gone: goodput of line')}, against"
-        f" {f('0 of 16 uplinks of plane 0 gone: goodput of line')} with all: the crowded plane marks and trims"
-        " without end,"
-        " and its signals shrink the one window that all planes share. This supports the paper's rule that"
-        " planes have to be"
-        " kept equal, and says that a fabric which cannot be should rather give up a plane that has lost a"
-        " quarter of its"
-        " uplinks, or share bytes after capacity."
+        "With equal bytes on every plane, the worst plane holds all of them at its own share of paths; with"
+        " bytes after"
+        " capacity, only its loss would be missed. MRC is near the first while little is gone: with 1 uplink"
+        " of 16 gone in"
+        f" every rack two racks have {f(paths.format(1))} of the plane's paths between them and"
+        f" {f(goodput.format(1))} of line ({f(goodput.format(0))} with all), with 4 gone {f(paths.format(4))}"
+        " of the paths"
+        f" and {f(goodput.format(4))} of line. With half of them gone ({f(paths.format(8))} of the paths)"
+        f" {f(goodput.format(8))} is left, well above the plane's share: it still gets a quarter of all bytes, but much"
+        " of that is trimmed there and goes again over the other planes. With 12 gone it gets a fifth, and"
+        f" {f(goodput.format(12))} of line is left."
+        " So the paper's rule holds, that planes must"
+        " be kept equal:"
+        " one uplink of 64 in all costs a tenth of a fabric that is fully loaded. Dead cables of two racks"
+        " also add up, as"
+        " a path needs a T1 that both still reach."
     )
 
 

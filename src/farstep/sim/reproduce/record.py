@@ -17,6 +17,8 @@ class Verdict(enum.StrEnum):
     """How an experiment compares with what was published."""
 
     MET = "met"
+    WITHIN_SEEDS = "within seeds"
+    """The median is outside its band, but what it is compared with lies among our seeds."""
     NOT_MET = "not met"
     SHOWN = "shown"
     """There is no figure to be held against; the trend is shown."""
