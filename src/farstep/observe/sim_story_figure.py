@@ -21,6 +21,8 @@ from farstep.observe.sim_view import (
     time_text,
 )
 
+ROW_PX = 38
+"""Height of a bar with its name."""
 EVENTS_SHOWN_MAX = 400
 """Changes of paths drawn for the slowest flow."""
 
@@ -46,6 +48,7 @@ def worst_flow_figure(result: SimulationResult, faults: Sequence[SimulatedFault]
                 base=[begin / unit.ns],
                 y=[index],
                 orientation="h",
+                width=0.42,
                 marker={"color": PALETTE[5] if is_worst else PALETTE[0] if index < len(bars) - 1 else GREY},
                 showlegend=False,
                 hovertemplate=f"{time_text(begin)} to {time_text(end)}<extra></extra>",
@@ -53,10 +56,20 @@ def worst_flow_figure(result: SimulationResult, faults: Sequence[SimulatedFault]
         )
     rows = [name for name, _, _ in bars]
     rows += _add_changes(figure, result, task, start, finish, unit, len(rows))
-    figure.update_yaxes(
-        tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.4, -0.6], showgrid=False
-    )
-    figure.update_layout(height=120 + 30 * len(rows), bargap=0.35, hovermode="closest", barmode="overlay")
+    # Names stand above their rows: beside them they would take half of a narrow screen.
+    for index, name in enumerate(rows):
+        figure.add_annotation(
+            x=0,
+            xref="paper",
+            xanchor="left",
+            y=index - 0.24,
+            yanchor="bottom",
+            text=name,
+            showarrow=False,
+            font={"size": 11},
+        )
+    figure.update_yaxes(showticklabels=False, ticks="", range=[len(rows) - 0.6, -1.3], showgrid=False)
+    figure.update_layout(height=126 + ROW_PX * len(rows), hovermode="closest", barmode="overlay")
     low = min(begin for _, begin, _ in bars)
     high = max(end for _, _, end in bars)
     margin = 0.02 * (high - low)
