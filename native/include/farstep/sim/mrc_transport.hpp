@@ -15,6 +15,8 @@
 #include "farstep/connection.hpp"
 #include "farstep/counter_rng.hpp"
 #include "farstep/regions.hpp"
+#include "farstep/sim/hot_lines.hpp"
+#include "farstep/sim/mrc_control.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/transport.hpp"
 #include "farstep/sim/virtual_array.hpp"
@@ -239,25 +241,7 @@ public:
 private:
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
-    enum Kind : uint8_t { kSack, kNack, kAck, kProbe };
     static constexpr size_t kScratch_bytes = size_t{16} << 20;
-
-    struct SackBody {
-        uint64_t bitmap;
-        uint32_t cack_psn, rcvd_units;
-        int16_t ack_psn_offset, sack_offset;
-        uint16_t timestamp, ooo_count, entropy;
-        uint8_t mpr, mark, penalty;
-        bool probe_reply, rtx, restore;
-    };
-    struct NackBody {
-        uint32_t psn;
-        uint16_t timestamp, entropy;
-        uint8_t reason, vendor;
-    };
-    struct ProbeBody {
-        uint16_t id, timestamp;
-    };
 
     struct End {
         End(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t planes, Arena* arena)
@@ -321,27 +305,6 @@ private:
         std::vector<void*> free_;
     };
 
-    /// Cache lines of a block that one kind of call touches, the same in every block.
-    class HotLines {
-    public:
-        void add(const void* block, const void* address, size_t bytes) {
-            if (bytes == 0) return;
-            const auto at = static_cast<size_t>(static_cast<const std::byte*>(address) - static_cast<const std::byte*>(block));
-            for (size_t line = at / 64; line <= (at + bytes - 1) / 64; ++line)
-                if (std::find(lines_.begin(), lines_.end(), line * 64) == lines_.end()) lines_.push_back(static_cast<uint32_t>(line * 64));
-        }
-        void prefetch(const void* block) const noexcept {
-            if (!block) return;
-            for (const uint32_t at : lines_) __builtin_prefetch(static_cast<const char*>(block) + at, 1);
-        }
-        void remove(const HotLines& others) {
-            std::erase_if(lines_, [&](uint32_t at) { return std::find(others.lines_.begin(), others.lines_.end(), at) != others.lines_.end(); });
-        }
-        size_t size() const noexcept { return lines_.size(); }
-
-    private:
-        std::vector<uint32_t> lines_;
-    };
     template <class Host>
     void rearm(Host& host, uint32_t timer, const Connection& c) {
         host.set_timer(timer, c.next_timeout_ns());
@@ -354,19 +317,19 @@ private:
         Connection& k = r.source->connection;
         const uint64_t now = r.source->later(host.now_ns());
         switch (c.kind) {
-            case kSack: {
-                read_sack(c.get<SackBody>(), control_);
+            case mrc::kSack: {
+                mrc::read_sack(c.get<mrc::SackBody>(), control_);
                 k.on_sack(now, control_);
                 break;
             }
-            case kNack: {
-                read_nack(c.get<NackBody>(), control_);
+            case mrc::kNack: {
+                mrc::read_nack(c.get<mrc::NackBody>(), control_);
                 k.on_nack(now, control_);
                 break;
             }
-            case kAck: k.on_ack(now, c.get<uint32_t>()); break;
-            case kProbe: {
-                const auto b = c.get<ProbeBody>();
+            case mrc::kAck: k.on_ack(now, c.get<uint32_t>()); break;
+            case mrc::kProbe: {
+                const auto b = c.get<mrc::ProbeBody>();
                 control_.bth.opcode = wire::Opcode::Probe;
                 control_.peth = {0, b.id, b.timestamp};
                 k.on_probe(now, control_, Arrival{0, false, 0, c.path});
@@ -389,7 +352,7 @@ private:
             EvIndex ev = kNoEv;
             p.bth = {};
             if (!k.poll_control(now, p, ev)) break;
-            Control out = make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
+            Control out = mrc::make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
             net_->send_control(forward_way(r, ev), host.now(), out);
         }
         if (!k.is_open()) {
@@ -433,15 +396,15 @@ private:
             data_.bth.rtx = b.flags & kAgain;
             data_.tseth.timestamp = b.stamp;
             k.on_trimmed(data_, Arrival{0, false, static_cast<uint8_t>(b.last_hop ? 2 : 1), b.path});
-        } else if (c.kind == kProbe) {
-            const auto b = c.get<ProbeBody>();
+        } else if (c.kind == mrc::kProbe) {
+            const auto b = c.get<mrc::ProbeBody>();
             control_.bth.opcode = wire::Opcode::Probe;
             control_.peth = {0, b.id, b.timestamp};
             k.on_probe(now, control_, Arrival{t.arrival_port[c.port], false, 0, c.path});
-        } else if (c.kind == kSack) {  // an answer to a probe of ours
-            read_sack(c.get<SackBody>(), control_);
+        } else if (c.kind == mrc::kSack) {  // an answer to a probe of ours
+            mrc::read_sack(c.get<mrc::SackBody>(), control_);
             k.on_sack(now, control_);
-        } else if (c.kind == kAck) {
+        } else if (c.kind == mrc::kAck) {
             k.on_ack(now, c.get<uint32_t>());
         }
         answer(host, c.connection, r, now);
@@ -454,59 +417,11 @@ private:
             EvIndex ev = kNoEv;
             control_.bth = {};
             if (!k.poll_control(now, control_, ev)) break;
-            Control out = make_control(c, control_, ev, k.paths().plane(ev), /*to_source=*/true);
+            Control out = mrc::make_control(c, control_, ev, k.paths().plane(ev), /*to_source=*/true);
             net_->send_control(r.target->ways[ev], host.now(), out);
-            if (out.kind == kProbe) rearm(host, 2 * c + 1, k);  // nothing else it sends is waited for
+            if (out.kind == mrc::kProbe) rearm(host, 2 * c + 1, k);  // nothing else it sends is waited for
         }
         if (settings_.reliability.keepalive_ns) rearm(host, 2 * c + 1, k);
-    }
-
-    // ---- control packets -----------------------------------------------------------------------------------------------
-
-    static Control make_control(uint32_t c, const wire::Packet& p, EvIndex ev, uint8_t plane, bool to_source) noexcept {
-        Control out;
-        out.port = plane;
-        out.connection = c;
-        out.to_source = to_source;
-        out.path = ev;
-        switch (p.bth.opcode) {
-            case wire::Opcode::Sack:
-                out.kind = kSack;
-                out.put(SackBody{p.seth.bitmap, p.seth.cack_psn, p.cc.rcvd_units, p.seth.ack_psn_offset, p.seth.sack_offset,
-                                 p.cc.timestamp, p.cc.ooo_count, static_cast<uint16_t>(p.seth.entropy), p.seth.mpr,
-                                 static_cast<uint8_t>(p.seth.mark), p.cc.rcv_cwnd_pen, p.seth.probe_reply, p.bth.rtx,
-                                 p.cc.restore_cwnd});
-                break;
-            case wire::Opcode::Nack:
-                out.kind = kNack;
-                out.put(NackBody{p.neth.nack_psn, p.neth.timestamp, static_cast<uint16_t>(p.neth.entropy),
-                                 static_cast<uint8_t>(p.neth.reason), p.neth.vendor});
-                break;
-            case wire::Opcode::Ack:
-                out.kind = kAck;
-                out.put(p.aeth.msn);
-                break;
-            default:
-                out.kind = kProbe;
-                out.put(ProbeBody{p.peth.probe_id, p.peth.timestamp});
-                break;
-        }
-        return out;
-    }
-    static void read_sack(const SackBody& b, wire::Packet& p) noexcept {
-        p.bth.opcode = wire::Opcode::Sack;
-        p.bth.rtx = b.rtx;
-        p.seth = {static_cast<wire::SackMark>(b.mark), b.probe_reply, b.ack_psn_offset, b.entropy, b.cack_psn, 0, 0, b.mpr, b.sack_offset, b.bitmap};
-        p.cc = {b.timestamp, b.ooo_count, b.restore, b.penalty, b.rcvd_units};
-    }
-    static void read_nack(const NackBody& b, wire::Packet& p) noexcept {
-        p.bth.opcode = wire::Opcode::Nack;
-        p.neth = {};
-        p.neth.reason = static_cast<wire::NackReason>(b.reason);
-        p.neth.vendor = b.vendor;
-        p.neth.entropy = b.entropy;
-        p.neth.nack_psn = b.psn;
-        p.neth.timestamp = b.timestamp;
     }
 
     // ---- construction --------------------------------------------------------------------------------------------------
