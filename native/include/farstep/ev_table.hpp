@@ -138,14 +138,13 @@ public:
     /// Calls f(address, bytes) for what sending touches.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(this, kHot_bytes);
+        f(this, static_cast<size_t>(reinterpret_cast<const char*>(&planes_) - reinterpret_cast<const char*>(this)));
         rotation_.each_hot(f);
         f(good_.get(), (max_evs_ + 63) / 64 * sizeof(uint64_t));
         if (counter_mask_ == 0) f(counters_.get(), sizeof(EvCounters));
     }
 
 private:
-    static constexpr size_t kHot_bytes = 3 * Arena::kLine_bytes;
     struct Plane {
         uint32_t wanted = 0, backups = 0;
         uint32_t skipping = 0;   // in rotation, SKIP

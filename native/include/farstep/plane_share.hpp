@@ -31,8 +31,8 @@ public:
     static constexpr int64_t kMaxCreditBytes = 1 << 20;     // how far a plane held back by its port may lag behind
 
     PlaneShare(const PathSetConfig& c, Arena* arena)
-        : num_planes_(c.num_planes), mode_(c.share), floor_(std::min(c.capacity_floor, 0.5 / c.num_planes)),
-          gain_(c.capacity_gain), lanes_(c.num_planes, arena) {
+        : lanes_(c.num_planes, arena), num_planes_(c.num_planes), mode_(c.share),
+          floor_(std::min(c.capacity_floor, 0.5 / c.num_planes)), gain_(c.capacity_gain) {
         assert(num_planes_ >= 1 && num_planes_ <= kMaxPlanes);
         last_ = static_cast<uint8_t>(c.seed % num_planes_);
         for (uint32_t p = 0; p < num_planes_; ++p) set_weight(p, 1.0 / num_planes_);
@@ -115,7 +115,7 @@ public:
     /// Calls f(address, bytes) for what every packet touches.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(this, sizeof *this);
+        f(this, static_cast<size_t>(reinterpret_cast<const char*>(&floor_) - reinterpret_cast<const char*>(this)));
         f(lanes_.get(), num_planes_ * sizeof(Lane));
     }
 
@@ -204,16 +204,18 @@ private:
         }
     }
 
-    uint32_t num_planes_;
-    ShareMode mode_;
-    double floor_, gain_;
+    // What every packet touches comes first.
+    Table<Lane> lanes_;
     uint64_t usable_ = 0;
     uint64_t idle_ = ~0ull;          // planes that were empty at some moment of this window
+    int64_t most_given_ = 0, next_bound_ = 0;
+    uint64_t window_bytes_ = 0;
+    uint32_t num_planes_;
+    ShareMode mode_;
     uint8_t last_ = 0;
     bool window_clean_ = false;      // the very first window begins in mid-air
-    int64_t most_given_ = 0, next_bound_ = 0;
-    uint64_t window_start_ns_ = 0, window_bytes_ = 0, window_ns_ = kWindowMinNs, common_wait_ns_ = 0;
-    Table<Lane> lanes_;
+    double floor_, gain_;
+    uint64_t window_start_ns_ = 0, window_ns_ = kWindowMinNs, common_wait_ns_ = 0;
 };
 
 }  // namespace farstep
