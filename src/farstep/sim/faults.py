@@ -26,6 +26,7 @@ _STEMS = ("at", "duration", "period", "down")
 _UNITS = {"ms": 1_000, "us": 1_000_000}
 """Units of time beside seconds, and how many make one."""
 _DRAWS = ("choose", "choose_percent")
+_RATE_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -159,7 +160,12 @@ def link_actions(
                 f"{source}: faults[{index}]: a flap needs duration_s, or the run an end (run.until_us)"
             )
     timeline = LinkTimeline(_drawn(faults, topology, seed, source), topology, source=source)
-    changes = timeline.until(TIME_NS_MAX if until_ns is None else until_ns)
+    changes = list(timeline.until(TIME_NS_MAX if until_ns is None else until_ns))
+    for change in changes:
+        if change.kind == "rate" and change.value > 1.0 + _RATE_ROUNDING:
+            raise ConfigError(
+                f"{source}: {change.fault}: gives a link {100 * change.value:.4g} % of its rate; valid: up to 100 %"
+            )
     return _actions(changes, topology.num_links)
 
 

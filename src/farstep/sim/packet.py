@@ -366,6 +366,8 @@ class PacketSimulator:
             rtt_ns = max(1, round(settings["base_rtt_ns"]))
             knobs.setdefault("initial_rtt_ns", rtt_ns)
             knobs.setdefault("first_timeout_ns", max(FIRST_TIMEOUT_MIN_NS, FIRST_TIMEOUT_RTTS * rtt_ns))
+            ports = int(np.diff(self.topology.ports.offset).max(initial=1))
+            knobs.update(_fitting_evs(knobs, self.settings.transport, ports))
         try:
             return _native.PacketEngine(
                 self.transport, self.topology.engine_columns(), {**settings, **knobs, "seed": seed}
@@ -437,6 +439,23 @@ class PacketSimulator:
             counters=counters,
             meta=meta,
         )
+
+
+def _fitting_evs(knobs: Mapping[str, Any], asked: Mapping[str, Any], ports: int) -> dict[str, int]:
+    """Entropy values of a plane, as far as a connection has room; what was asked for is kept or refused."""
+    active, backup = int(knobs["active_evs_per_plane"]), int(knobs["backup_evs_per_plane"])
+    room = _native.MAX_ENTROPY_VALUES // ports
+    if active + backup > room:
+        if "backup_evs_per_plane" not in asked:
+            backup = min(backup, max(0, room - active) if "active_evs_per_plane" in asked else room // 3)
+        if "active_evs_per_plane" not in asked:
+            active = min(active, max(1, room - backup))
+    if active + backup > room:
+        raise PacketSettingsError(
+            f"evs + backup_evs = {active} + {backup} in each plane; valid: up to {room} together,"
+            f" {_native.MAX_ENTROPY_VALUES} over the {ports} ports of a NIC"
+        )
+    return {"active_evs_per_plane": active, "backup_evs_per_plane": backup}
 
 
 _PAIRS_SAMPLED = 512

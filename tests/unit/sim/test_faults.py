@@ -174,3 +174,11 @@ def test_actions_are_in_the_order_of_time_and_change_something():
         assert (is_down[action.links] == (action.kind == "up")).all()
         is_down[action.links] = action.kind == "down"
     assert not is_down.any()
+
+
+@pytest.mark.parametrize("fault", [{"rate_percent": 200}, {"rate_mbps": 400_000}])
+def test_no_link_gets_faster_than_it_was_built(fault):
+    network = build_topology("leaf-spine", leaves=2, spines=2, nics_per_leaf=2, port_gbps=100.0)
+    script = parse_faults([{"kind": "rate", "plane": 0, "at_us": 1, **fault}])
+    with pytest.raises(ConfigError, match="% of its rate; valid: up to 100 %"):
+        link_actions(script, network)

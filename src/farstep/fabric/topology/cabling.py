@@ -7,6 +7,9 @@ from typing import TypedDict
 from farstep.fabric.topology.checks import latency, rate
 from farstep.fabric.topology.folded_clos import TierLinks
 
+_CAGE_PORTS_MAX = 2**15 - 1
+"""What the column of a topology holds."""
+
 
 class Cabling(TypedDict):
     """The arguments of `FoldedClos` that do not depend on its shape."""
@@ -63,4 +66,4 @@ def cabling(
 
 def ports_per_cage(transceiver_gbps: float, port_gbps: float) -> int:
     """Returns how many ports share one transceiver."""
-    return max(1, int(transceiver_gbps // port_gbps))
+    return int(min(max(1, transceiver_gbps // port_gbps), _CAGE_PORTS_MAX))
