@@ -1,50 +1,28 @@
 // The requester of one connection: cuts messages into packets, remembers each until the peer has it, decides what is
 // lost, and sends that again on another entropy value.
 //
-// Three rules find losses, quickest first (MRC §5.2): a packet overtaken on its own entropy value (paths are FIFO), told
-// by a SACK that shows both, for what lies outside a bitmap is unknown and not missing; a packet later than its plane's
-// round trip allows while news of later packets arrives; the retransmission timeout. A soft timeout sends the newest
-// packet and a probe, so that the end of a message does not wait for the hard one.
-//
-// Invariant: the bytes this connection holds in the congestion context are the sizes of its InFlight records.
+// Split by what changes together: sender_state.hpp remembers packets and deadlines, sender_losses.hpp judges what is missing.
 #pragma once
 
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <memory>
-#include <utility>
 
-#include "farstep/config.hpp"
-#include "farstep/entropy.hpp"
-#include "farstep/loss_patience.hpp"
-#include "farstep/nscc.hpp"
-#include "farstep/packet_record.hpp"
-#include "farstep/room_wait.hpp"
-#include "farstep/send_queue.hpp"
-#include "farstep/storage.hpp"
-#include "farstep/wire.hpp"
+#include "farstep/sender_losses.hpp"
 
 namespace farstep {
 
-class Sender {
+class Sender : public SenderLosses {
 public:
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths) : Sender(c, cc, paths, std::make_unique<Arena>()) {}
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena)
-        : cc_(&cc), paths_(&paths), window_(window_of(c)), queue_(c, arena), ring_(round_up_power_of_two(window_)),
-          mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
-          patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), plane_asked_ns_(c.paths.num_planes, arena),
-          mtu_bytes_(c.mtu_bytes), num_planes_(c.paths.num_planes), reliability_(c.reliability) {
-        next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
-    }
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths) : SenderLosses(c, cc, paths, std::make_unique<Arena>()) {}
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena) : SenderLosses(c, cc, paths, arena) {}
 
     SendQueue& queue() noexcept { return queue_; }
     const SendQueue& queue() const noexcept { return queue_; }
 
     // ---- output ----------------------------------------------------------------------------------------------------
 
-    bool has_retransmission() const noexcept { return num_lost_ > 0; }
-    bool has_new() const noexcept { return next_psn_ < una_ + window_ && queue_.has_packet(); }
     bool has_data() const noexcept { return has_retransmission() || has_new(); }
 
     /// Congestion window or receive window holds this connection back although it has something to send.
@@ -217,37 +195,8 @@ public:
         return true;
     }
 
-    /// Takes everything out of the congestion context: the connection has ended.
-    void release_inflight() noexcept {
-        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
-            PacketRecord& r = record(psn);
-            if (r.state == RecordState::InFlight) cc_->on_forget(r.size_bytes);
-            r.state = RecordState::Free;
-        }
-        una_ = next_psn_;
-        num_lost_ = 0;
-        room_.clear();
-        inflight_bytes_ = 0;
-    }
-
     /// Entropy value of the packet the last SACK answered, kNoEv if that is not known.
     EvIndex last_trigger_ev() const noexcept { return last_trigger_ev_; }
-    uint64_t una() const noexcept { return una_; }
-    uint64_t next_psn() const noexcept { return next_psn_; }
-    int64_t inflight_bytes() const noexcept { return inflight_bytes_; }
-    uint32_t retries() const noexcept { return retries_; }
-    const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
-    uint64_t rto_ns() const noexcept {
-        const RoundTrip& rtt = patience_.round_trip();
-        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : reliability_.first_timeout_ns;
-        if (base < reliability_.rto_base_ns) base = reliability_.rto_base_ns;
-        const uint32_t linear = reliability_.linear_count;
-        const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
-        const uint64_t cap = base > reliability_.rto_max_ns ? base : reliability_.rto_max_ns;
-        if (doublings >= 20 || base << doublings > cap) return cap;
-        return base << doublings;
-    }
-    const SenderCounters& counters() const noexcept { return counters_; }
     /// Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
@@ -264,16 +213,8 @@ public:
     void prefetch_oldest() const noexcept {
         for (uint32_t i = 0; i < 4; ++i) __builtin_prefetch(&records_[(una_ + 2 * i) & mask_], 1);
     }
-    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : reliability_.initial_rtt_ns; }
 
 private:
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, std::unique_ptr<Arena> own) : Sender(c, cc, paths, own.get()) {
-        own_ = std::move(own);
-    }
-    uint64_t srtt_ns() const noexcept { return patience_.round_trip().srtt_ns; }
-    static constexpr uint32_t kRescues = 3;
-    static constexpr uint32_t kEarlyAsks = 4;  // without progress in between
-
     /// What one SACK changed, applied once at its end.
     struct Batch {
         uint32_t newly_bytes = 0;
@@ -286,27 +227,6 @@ private:
         uint64_t shown_low = 0, shown_high = 0;  // between these, a packet the bitmap lacks had not arrived
     };
 
-    /// A request for an answer about every packet below `end_psn`.
-    struct Ask {
-        uint64_t end_psn = 0, at_ns = 0;
-    };
-
-    /// Positions on one entropy value: of the packet sent last, and of the last one known to have arrived.
-    struct EvOrder {
-        uint16_t sent = 0, acked = 0;  // modulo 2^16: fewer are ever on the way
-    };
-    static_assert(kMaxMpr * kMprUnit_packets < 1u << 15);
-
-    static uint32_t window_of(const ConnectionConfig& c) noexcept {
-        const uint32_t window = c.peer_mpr * kMprUnit_packets;
-        return c.send_records != 0 && c.send_records < window ? c.send_records : window;
-    }
-    PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
-    const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
-    uint32_t retry_budget() const noexcept {
-        const ReliabilityConfig& r = reliability_;
-        return r.exponential_count >= 25 ? UINT32_MAX - 1 : r.linear_count + r.exponential_count;
-    }
     static uint32_t nominal_bytes(uint32_t payload, bool imm) noexcept {
         return static_cast<uint32_t>(wire::kDataHeaderBytes + wire::kIcrcBytes + kNominalOverhead_bytes) + payload +
                (imm ? static_cast<uint32_t>(wire::kImmBytes) : 0u);
@@ -348,10 +268,6 @@ private:
         if (now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;
-    }
-    void note_asked(uint64_t now) noexcept {
-        newest_ask_ = {next_psn_, now};
-        if (oldest_ask_.end_psn <= una_) oldest_ask_ = newest_ask_;
     }
     bool can_send_next() const noexcept { return cc_->can_send(nominal_bytes(queue_.next_payload_bytes(), queue_.next_has_immediate())); }
 
@@ -517,210 +433,6 @@ private:
         detect_losses(now, b.shown_low, b.is_newest ? b.shown_high : b.shown_low);
     }
 
-    void arm(uint64_t now) noexcept {
-        rto_deadline_ns_ = now + rto_ns();
-        soft_fired_ = false;
-        // Counted from the last packet sent: news of those before it does not put off the end of a message.
-        const uint64_t settled = now + patience_.slack_ns();
-        soft_deadline_ns_ = last_tx_ns_ + soft_timeout_ns();
-        if (soft_deadline_ns_ < settled) soft_deadline_ns_ = settled;
-        completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
-        completion_asked_ = false;
-        early_asks_ = 0;
-        wait_for_answer(now);
-    }
-    void wait_for_answer(uint64_t now) noexcept {
-        const uint64_t wait = patience_.due_after_ns();
-        if (!wait) return;
-        // Counted from the last packet sent, as with the soft timeout.
-        const uint64_t due = last_tx_ns_ + wait, settled = now + wait - patience_.near_ns();
-        ask_deadline_ns_ = due > settled ? due : settled;
-    }
-
-    // ---- loss ------------------------------------------------------------------------------------------------------
-
-    uint64_t late_after_ns(const PacketRecord& r) const noexcept {
-        const uint64_t late = patience_.late_after_ns(r.plane);
-        return late ? late : rto_ns();
-    }
-    uint64_t soft_timeout_ns() const noexcept {
-        return srtt_ns() ? srtt_ns() + patience_.slack_ns() : rto_ns();
-    }
-
-    void detect_losses(uint64_t now, uint64_t shown_low = 0, uint64_t shown_high = 0) noexcept {
-        late_deadline_ns_ = kNever;
-        if (is_nothing_lost(now)) return;
-        may_be_overtaken_ = false;
-        const uint64_t settle_ns = cc_->base_rtt_ns() / 2;
-        const bool trusts_order = patience_.trusts_order(now);
-        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
-            PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight) continue;
-            // First transmissions leave in PSN order: nothing from here on was sent before the newest news.
-            if (psn >= max_acked_ && r.transmissions == 1 && r.tx_ns >= newest_acked_tx_ns_) break;
-            const uint64_t age = now - r.tx_ns;
-            const bool overtaken = static_cast<int16_t>(static_cast<uint16_t>(order_[r.ev].acked - r.ev_index)) > 0;
-            may_be_overtaken_ = may_be_overtaken_ || overtaken;
-            if (overtaken && psn >= shown_low && psn < shown_high && age >= settle_ns && trusts_order) {
-                ++counters_.lost_order;
-                give_up(now, psn, r, LossRule::Order);
-            } else if (r.tx_ns < newest_acked_tx_ns_) {
-                const uint64_t late = late_after_ns(r);
-                if (age >= late) {
-                    ++counters_.lost_late;
-                    give_up(now, psn, r, LossRule::Late);
-                } else if (r.tx_ns + late < late_deadline_ns_) {
-                    late_deadline_ns_ = r.tx_ns + late;
-                }
-            }
-        }
-    }
-
-    // Usually a look at the oldest packet tells that there is nothing to find: no position on any entropy value was
-    // skipped, and the oldest is not late yet, so none is, since first transmissions leave in order.
-    bool is_nothing_lost(uint64_t now) noexcept {
-        if (may_be_overtaken_ || una_ == next_psn_) return una_ == next_psn_;
-        const PacketRecord& oldest = record(una_);
-        const uint64_t late = patience_.least_late_ns();
-        if (late == 0 || oldest.state != RecordState::InFlight || oldest.transmissions != 1 || now >= oldest.tx_ns + late) return false;
-        if (oldest.tx_ns < newest_acked_tx_ns_) late_deadline_ns_ = oldest.tx_ns + late;
-        return true;
-    }
-    // Missing from an answer that was asked for so much later that neither the length nor the present queue of its plane
-    // explains it. Does without the variation of the round trip, which lasts long after a host has slept.
-    void give_up_overtaken(uint64_t now, uint64_t asked_ns) noexcept {
-        const uint64_t end = shown_end_psn_ < next_psn_ ? shown_end_psn_ : next_psn_;
-        for (uint64_t psn = una_; psn < end; ++psn) {
-            PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight || r.tx_ns + patience_.lag_ns(r.plane, cc_->base_rtt_ns()) > asked_ns) continue;
-            ++counters_.lost_late;
-            give_up(now, psn, r, LossRule::Late);
-        }
-    }
-    void give_up(uint64_t now, uint64_t psn, PacketRecord& r, LossRule rule) noexcept {
-        cc_->on_loss(now, r.size_bytes);
-        paths_->on_lost(now, r.ev, r.size_bytes, rule == LossRule::Timer);
-        put_lost(psn, r, rule);
-    }
-    void put_lost(uint64_t psn, PacketRecord& r, LossRule rule) noexcept {
-        inflight_bytes_ -= r.size_bytes;
-        r.state = RecordState::Lost;
-        r.given_up_by = rule;
-        ++num_lost_;
-        if (psn < rtx_cursor_) rtx_cursor_ = psn;
-    }
-
-    // The peer has no room for this packet now. It waits and costs no retry: the peer is alive, its application is slow.
-    void hold(uint64_t now, PacketRecord& r) noexcept {
-        inflight_bytes_ -= r.size_bytes;
-        r.state = RecordState::Held;
-        room_.on_refused(now, r.transmissions > 1, first_rtt_ns());
-        // Puts off no verdict on the packets under way: room may come only with one of those that got lost.
-        if (is_only_held()) rto_deadline_ns_ = room_.until_ns() + rto_ns();
-        retries_ = 0;
-    }
-    bool is_only_held() const noexcept { return inflight_bytes_ == 0 && num_lost_ == 0 && una_ != next_psn_; }
-    void release_held(uint64_t now) noexcept {
-        uint32_t left = room_.take_batch();
-        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
-            PacketRecord& r = record(psn);
-            if (r.state != RecordState::Held) continue;
-            if (left-- == 0) return room_.wait_on(now);
-            r.state = RecordState::Lost;
-            r.given_up_by = LossRule::None;
-            ++num_lost_;
-            if (psn < rtx_cursor_) rtx_cursor_ = psn;
-        }
-    }
-
-    // An answer is a quarter round trip late. Asking costs nothing; the soft timeout, which gives a packet up, waits for
-    // as long as the round trip varies.
-    void ask_early(uint64_t now, bool& wants_probe) noexcept {
-        ask_deadline_ns_ = kNever;
-        if (early_asks_ == kEarlyAsks || (!asks_ && has_new())) return;
-        ++early_asks_;
-        wants_probe = true;
-        note_asked(now);
-        ask_deadline_ns_ = now + (patience_.near_ns() / 2 << early_asks_);
-    }
-    // The newest packet goes again on another path: it is the one whose request for an answer got lost, and the answer to
-    // it tells of those before, most of which usually arrived. The retry budget is untouched.
-    void soft_timeout(uint64_t now, bool& wants_probe) noexcept {
-        if (!asks_ && has_new()) {  // held up by a port's pace: nobody was asked for an answer yet
-            soft_deadline_ns_ = now + soft_timeout_ns();
-            return;
-        }
-        soft_fired_ = true;
-        soft_deadline_ns_ = kNever;
-        ++counters_.soft_timeouts;
-        wants_probe = true;
-        note_asked(now);
-        for (uint64_t psn = next_psn_; psn-- > una_;) {
-            PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight) continue;
-            if (now - r.tx_ns >= soft_timeout_ns()) give_up(now, psn, r, LossRule::Timer);
-            return;
-        }
-    }
-
-    bool hard_timeout(uint64_t now, bool& wants_probe) noexcept {
-        // Silence means something only where an answer is owed. A port's pace may hold up the packet that was to ask.
-        if (oldest_ask_.end_psn <= una_) {
-            wants_probe = true;
-            note_asked(now);
-        }
-        if (now < oldest_ask_.at_ns + rto_ns()) {
-            rto_deadline_ns_ = oldest_ask_.at_ns + rto_ns();
-            return true;
-        }
-        ++counters_.timeouts;
-        timed_out_ns_ = now;
-        ++backoff_;
-        rescues_left_ = kRescues;
-        wants_probe = true;
-        for (uint64_t psn = una_; psn < next_psn_; ++psn) {
-            PacketRecord& r = record(psn);
-            if (r.state != RecordState::InFlight || now - r.tx_ns < late_after_ns(r)) continue;
-            if (psn >= newest_ask_.end_psn && r.transmissions == 1) continue;  // nobody asked for it yet
-            ++counters_.lost_timeout;
-            give_up(now, psn, r, LossRule::Timer);
-        }
-        note_asked(now);
-        rto_deadline_ns_ = now + rto_ns();
-        soft_fired_ = true;
-        soft_deadline_ns_ = kNever;
-        return ++retries_ <= retry_budget();
-    }
-
-    // What every packet touches comes first, so that it lies together.
-    Nscc* cc_;
-    PathSet* paths_;
-    uint64_t next_psn_, una_, max_acked_;
-    uint32_t num_lost_ = 0, window_;
-    bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
-    bool may_be_overtaken_ = false;  // some position on some entropy value was skipped when later ones arrived
-    uint32_t early_asks_ = 0;
-    uint64_t last_tx_ns_ = 0, soft_deadline_ns_ = 0, ask_deadline_ns_ = kNever, late_deadline_ns_ = kNever;
-    uint64_t rto_deadline_ns_ = kNever;
-    int64_t inflight_bytes_ = 0;
-    SendQueue queue_;
-    uint32_t ring_, mask_;
-    Table<PacketRecord> records_;
-    Table<EvOrder> order_;
-    LossPatience patience_;
-    Ask oldest_ask_, newest_ask_;  // still unanswered while una_ is below their end
-    Table<uint64_t> plane_asked_ns_;
-    SenderCounters counters_;
-    uint32_t mtu_bytes_, num_planes_;
-    ReliabilityConfig reliability_;
-    uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, timed_out_ns_ = 0, rtx_cursor_;
-    uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
-    uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK
-    uint64_t completion_deadline_ns_ = 0;
-    RoomWait room_;
-    uint32_t retries_ = 0, backoff_ = 0, rescues_left_ = 0;
-    EvIndex last_trigger_ev_ = kNoEv;
-    std::unique_ptr<Arena> own_;
 };
 
 }  // namespace farstep
