@@ -72,6 +72,8 @@ public:
         return std::min(near, next_far_turn());
     }
     uint64_t size() const noexcept { return size_; }
+    /// The first slot that was not drained: nothing can be appended before it.
+    Slot now() const noexcept { return now_; }
 
 private:
     static constexpr size_t kNear = 1024, kFar = 4096;  // slots; turns of that many slots

@@ -19,6 +19,7 @@
 #include "farstep/counter_rng.hpp"
 #include "farstep/sim/calendar.hpp"
 #include "farstep/sim/fabric_state.hpp"
+#include "farstep/sim/fault_actions.hpp"
 #include "farstep/sim/packet.hpp"
 #include "farstep/sim/router.hpp"
 
@@ -45,7 +46,8 @@ public:
 
     Network(const FabricColumns& c, const FabricSettings& s)
         : fabric_(c, s), router_(c, fabric_), packets_(kMaxPackets), cargo_(kMaxPackets), controls_(kMaxControls),
-          arrivals_(fabric_.total_nic_ports() + 1), turn_(c.num_links), rng_(s.seed ^ 0x5D1E5D1E5D1E5D1Eull), order_(s.seed + 0x0123456789ABCDEFull), marks_(s.seed + 0xFEDCBA9876543210ull),
+          arrivals_(fabric_.total_nic_ports() + 1), turn_(c.num_links), rng_(s.seed ^ 0x5D1E5D1E5D1E5D1Eull),
+          order_(s.seed + 0x0123456789ABCDEFull), marks_(s.seed + 0xFEDCBA9876543210ull),
           xoff_(0), xon_(0), buffered_(Policy::kLossless ? c.num_links : 1),
           ingress_(Policy::kLossless ? kMaxPackets : 1), pausing_(Policy::kLossless ? c.num_links : 1) {}
 
@@ -148,7 +150,8 @@ public:
         for (size_t n = 0; n < words; ++n) {
             const auto base = static_cast<uint32_t>(w << 6);
             if (forward)
-                for (uint64_t word = active[w]; word; word &= word - 1) *out++ = base + static_cast<uint32_t>(std::countr_zero(word));
+                for (uint64_t word = active[w]; word; word &= word - 1)
+                    *out++ = base + static_cast<uint32_t>(std::countr_zero(word));
             else
                 for (uint64_t word = active[w]; word;) {
                     const int bit = 63 - std::countl_zero(word);
@@ -171,6 +174,23 @@ public:
 
     // ---- faults ------------------------------------------------------------------------------------------------------
 
+    /// What happens to a port, and to what waits there. Only changes of ports themselves: NICs are told by the engine.
+    void apply(FaultKind kind, uint32_t p, double value) {
+        FabricState& f = fabric_;
+        switch (kind) {
+            case FaultKind::Down:
+                f.set_down(p, true);
+                if (!f.is_nic(f.source_node(p))) flush(p);
+                break;
+            case FaultKind::Up: f.set_down(p, false); break;
+            case FaultKind::Loss: f.set_loss(p, value); break;
+            case FaultKind::Rate: f.set_rate_factor(p, value); break;
+            case FaultKind::Delay: f.set_extra_delay(p, value); break;
+            case FaultKind::SwitchKnowsDown: f.set_flag(p, Port::kAvoided, true); break;
+            case FaultKind::SwitchKnowsUp: f.set_flag(p, Port::kAvoided, false); break;
+            default: assert(false);
+        }
+    }
     /// What waits in the queue of a port is lost.
     void flush(uint32_t p) {
         Port& q = fabric_.port(p);
@@ -274,7 +294,8 @@ private:
         } else if (k.bytes != fabric_.full_bytes()) [[unlikely]] {
             // A short packet is complete sooner, though not before the one ahead of it on this wire.
             // Nor within the slot under way, whose arrivals are dealt with.
-            arrival = std::max(arrival - (Tick{fabric_.kind(q).period} * kTicksPerSlot - fabric_.wire_ticks(p, k.bytes)), start_of(now_slot_ + 1));
+            const Tick full = Tick{fabric_.kind(q).period} * kTicksPerSlot;
+            arrival = std::max(arrival - (full - fabric_.wire_ticks(p, k.bytes)), start_of(now_slot_ + 1));
         }
         k.phase = static_cast<uint8_t>(arrival);
         wire_.append(slot_of(arrival), uint64_t{next} << 32 | number);
@@ -347,6 +368,7 @@ private:
 
     void deliver_control(Tick at, Control& c) {
         const uint32_t number = controls_.take();
+        at = std::max(at, start_of(events_.now()));  // ways may be shorter than what is left of the slot
         c.phase = static_cast<uint8_t>(at);
         controls_[number] = c;
         events_.append(slot_of(at), event(Happening::Control, number));
@@ -354,7 +376,7 @@ private:
     void charge(uint32_t p, uint32_t bytes) noexcept {
         Port& q = fabric_.port(p);
         fabric_.tally(p).control_bytes += bytes;
-        q.debt_bytes = static_cast<uint16_t>(q.debt_bytes + bytes > 2 * fabric_.full_bytes() ? 2 * fabric_.full_bytes() : q.debt_bytes + bytes);
+        q.debt_bytes = static_cast<uint16_t>(std::min(q.debt_bytes + bytes, 2 * fabric_.full_bytes()));
     }
     void charge_nic(NicPort& n, uint32_t bytes) noexcept {
         fabric_.tally(n.port).control_bytes += bytes;
