@@ -27,7 +27,7 @@ def calm(**changes: object) -> TwoSites:
 def test_a_calm_path_carries_its_rate() -> None:
     result, senders = simulated_sites(calm())
 
-    wire_bits = 5 * 1_000_000 * (1360 + 72) / 1360 * 8
+    wire_bits = 5 * 1_000_000 * (4096 + 72) / 4096 * 8
     expected_s = wire_bits / 100e6 + 2 * 0.005
     assert senders == ["a"] * 5
     assert result.finish_ns.max() / 1e9 == pytest.approx(expected_s, rel=0.02)

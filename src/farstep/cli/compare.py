@@ -39,7 +39,7 @@ def compare(
     scenario: Annotated[
         Path, typer.Argument(metavar="SCENARIO.TOML", help="Two sites, paths, flows and faults.")
     ],
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Runs over real sockets.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Runs over real sockets.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Simulations.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:

@@ -25,8 +25,8 @@ from farstep.sim.tasks import TaskBuilder
 
 __all__ = ["HOST_KNOBS", "SiteFlow", "TwoSites", "simulated_sites"]
 
-MTU_BYTES = 1_360
-"""Payload of a packet toward another site."""
+MTU_BYTES = 4_096
+"""Payload of a packet: few and large ones, so that little of what is compared is the time of a processor."""
 TRANSPORT_HEADER_BYTES = 44
 CONTROL_BYTES = 100
 NEVER_MARKED_BYTES = 2.0**39

@@ -63,7 +63,7 @@ reproduce htsim tests/acceptance/data/htsim --out docs/validation`.
 The bands: medians within 3 %, P99 within 7 %, the order of the load balancers, the ratio of tails with degraded
 links within 15 %, an incast with receiver credit within 2 % of its bound and one round trip. htsim's figures
 are of one seed; where they lie between the least and the greatest of ours, they cannot be told from a seed of
-ours, and the remark says so. MRC has no like in htsim; it is shown where it tells something.
+ours: their verdict is "within seeds". MRC has no like in htsim; it is shown where it tells something.
 """
 
 _EXPLAINED: Mapping[str, str] = {
