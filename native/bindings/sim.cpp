@@ -39,8 +39,8 @@ public:
             throw nb::value_error((std::string(what_) + "." + name + " is not a contiguous column of the right type").c_str());
         }
         if (column.shape(0) < least)
-            throw nb::value_error((std::string(what_) + "." + name + " has " + std::to_string(column.shape(0)) + " values; it needs " +
-                                   std::to_string(least)).c_str());
+            throw nb::value_error((std::string(what_) + "." + name + " has " + std::to_string(column.shape(0)) +
+                                   " values; it needs " + std::to_string(least)).c_str());
         if (length) *length = column.shape(0);
         return column.data();
     }
@@ -202,9 +202,11 @@ public:
         c.dep_index = in.read<int32_t>("dep_index", static_cast<uint64_t>(c.dep_offset[c.count]));
         engine_->add_tasks(c);
     }
-    void add_faults(const Column<int64_t>& time_ns, const Column<uint8_t>& kind, const Column<int32_t>& link, const Column<double>& value) {
+    void add_faults(const Column<int64_t>& time_ns, const Column<uint8_t>& kind, const Column<int32_t>& link,
+                    const Column<double>& value) {
         const size_t n = time_ns.shape(0);
-        if (kind.shape(0) != n || link.shape(0) != n || value.shape(0) != n) throw nb::value_error("columns of faults differ in length");
+        if (kind.shape(0) != n || link.shape(0) != n || value.shape(0) != n)
+            throw nb::value_error("columns of faults differ in length");
         for (size_t i = 0; i < n; ++i) {
             const auto of = static_cast<FaultKind>(kind.data()[i]);
             if (of > FaultKind::SwitchKnowsUp || of == FaultKind::NoticeOwn || of == FaultKind::NoticePeers)
@@ -337,7 +339,8 @@ public:
     double slot_ns() const { return engine_->fabric().clock().slot_ns(); }
     double worst_rate_error() const {
         double worst = 0;
-        for (uint32_t p = 0; p < engine_->fabric().num_ports(); ++p) worst = std::max(worst, std::abs(engine_->fabric().rate_error(p)));
+        for (uint32_t p = 0; p < engine_->fabric().num_ports(); ++p)
+            worst = std::max(worst, std::abs(engine_->fabric().rate_error(p)));
         return worst;
     }
     uint64_t now_ns() const { return engine_->now_ns(); }
@@ -361,7 +364,8 @@ private:
 
 void bind_sim(nb::module_& m) {
     using namespace nb::literals;
-    nb::class_<PyPacketEngine>(m, "PacketEngine", "A simulated fabric at packet level with one transport; see farstep.sim.packet.")
+    nb::class_<PyPacketEngine>(m, "PacketEngine",
+                               "A simulated fabric at packet level with one transport; see farstep.sim.packet.")
         .def(nb::init<const std::string&, nb::dict, nb::dict>(), "transport"_a, "fabric"_a, "settings"_a,
              "Columns of `engine_columns`, and settings by name; unknown names are refused.")
         .def("add_tasks", &PyPacketEngine::add_tasks, "columns"_a, "Once, before the run.")
@@ -369,7 +373,8 @@ void bind_sim(nb::module_& m) {
         .def("add_reroute", &PyPacketEngine::add_reroute, "time_ns"_a, "routes"_a,
              "Columns of routes that take effect then, for transports that depend on routing.")
         .def("run", &PyPacketEngine::run, "until_ns"_a, "max_wall_s"_a, "stall_ns"_a,
-             "Goes on until a limit is met. 0 finished, 1 until_ns, 2 max_wall_s, 3 cancelled, 4 stalled. Without the interpreter lock.")
+             "Goes on until a limit is met. 0 finished, 1 until_ns, 2 max_wall_s, 3 cancelled, 4 stalled. "
+             "Without the interpreter lock.")
         .def("task_columns", &PyPacketEngine::task_columns)
         .def("link_columns", &PyPacketEngine::link_columns)
         .def("series_columns", &PyPacketEngine::series_columns)

@@ -41,19 +41,24 @@ public:
     void add_tasks(const TaskColumns& c) override { engine_.add_tasks(c); }
     void add_fault(const FaultAction& a) override { engine_.add_fault(a); }
     void add_reroute(uint64_t time_ns, const FabricColumns& routes) override { engine_.add_reroute(time_ns, routes); }
-    RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) override { return engine_.run(limits, keep_going); }
+    RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) override {
+        return engine_.run(limits, keep_going);
+    }
     void settle() override { engine_.settle(); }
     const FabricState& fabric() const override { return engine_.network().fabric(); }
     Series& series() override { return engine_.series(); }
     const TrafficCounters& counters() const override { return engine_.network().counters(); }
     const std::vector<TaskOutcome>& outcomes() const override { return engine_.outcomes(); }
     const std::vector<PathEvent>& path_events() override { return engine_.path_events(); }
-    std::pair<uint32_t, uint32_t> ends(uint32_t c) const override { return {engine_.connection_source(c), engine_.connection_target(c)}; }
+    std::pair<uint32_t, uint32_t> ends(uint32_t c) const override {
+        return {engine_.connection_source(c), engine_.connection_target(c)};
+    }
     std::vector<std::string> failures() const override {
         std::vector<std::string> lines;
         for (const auto& f : engine_.failures())
             lines.push_back("NIC " + std::to_string(engine_.connection_source(f.connection)) + " to NIC " +
-                            std::to_string(engine_.connection_target(f.connection)) + " at " + std::to_string(f.time_ns) + " ns: " + f.why);
+                            std::to_string(engine_.connection_target(f.connection)) + " at " +
+                            std::to_string(f.time_ns) + " ns: " + f.why);
         return lines;
     }
     std::vector<std::string> unfinished(size_t most) const override { return engine_.unfinished(most); }

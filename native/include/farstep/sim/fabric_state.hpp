@@ -119,7 +119,22 @@ public:
     const NicPort& nic_port(uint32_t i) const noexcept { return nic_ports_[i]; }
     uint32_t total_nic_ports() const noexcept { return static_cast<uint32_t>(nic_ports_.size()); }
     /// Number of the NIC port whose uplink this is.
-    uint32_t nic_port_of(uint32_t port) const noexcept { return nic_port_offset_[source_[port]] + (port - first_port(source_[port])); }
+    uint32_t nic_port_of(uint32_t port) const noexcept {
+        return nic_port_offset_[source_[port]] + (port - first_port(source_[port]));
+    }
+    /// In how many slots, `most` at most, nothing a NIC does reaches a switch, and nothing it says another NIC.
+    uint32_t slots_between_nics(uint32_t most) const noexcept {
+        Tick there = start_of(most), answer_out = there, answer_in = there;
+        for (uint32_t p = 0; p < num_ports(); ++p) {
+            const Tick small = control_ticks(p, settings_.control_bytes);
+            if (is_nic(source_node(p))) {
+                there = std::min<Tick>(there, port(p).delay);
+                answer_out = std::min(answer_out, small);
+            }
+            if (is_nic(target_node(p))) answer_in = std::min(answer_in, small);
+        }
+        return static_cast<uint32_t>(slot_of(std::min(there, answer_out + answer_in)));
+    }
 
     // ---- ports -----------------------------------------------------------------------------------------------------
 
@@ -203,7 +218,8 @@ private:
         plane_[p] = static_cast<uint16_t>(c.link_plane[link]);
         gbps_[p] = c.link_rate_gbps[link];
         fastest_gbps_ = std::max(fastest_gbps_, gbps_[p]);
-        latency_ns_[p] = c.link_latency_ns[link] + c.switch_latency_ns[source] + (is_nic(target) ? settings_.host_latency_ns : 0.0);
+        latency_ns_[p] = c.link_latency_ns[link] + c.switch_latency_ns[source];
+        if (is_nic(target)) latency_ns_[p] += settings_.host_latency_ns;
         Port& q = ports_[p];
         q.head = q.tail = kNone;
         q.target = is_nic(target) ? kNicTarget | target : static_cast<uint32_t>(c.out_offset[target]);
@@ -214,7 +230,8 @@ private:
         nic_port_offset_.resize(num_nics_ + 1);
         for (uint32_t n = 0; n < num_nics_; ++n) {
             nic_port_offset_[n + 1] = nic_port_offset_[n] + (end_port(n) - first_port(n));
-            if (num_nic_ports(n) > 32) throw std::invalid_argument("topology: NIC " + std::to_string(n) + " has more than 32 ports");
+            if (num_nic_ports(n) > 32)
+                throw std::invalid_argument("topology: NIC " + std::to_string(n) + " has more than 32 ports");
         }
         nic_ports_.resize(nic_port_offset_[num_nics_]);
         for (uint32_t n = 0; n < num_nics_; ++n)
@@ -231,7 +248,8 @@ private:
         const double rtt_ns = settings_.base_rtt_ns > 0 ? settings_.base_rtt_ns : 12'000.0;
         const double bdp = gbps_[p] / 8 * rtt_ns;  // of the sound link: switches are set up once
         const bool last = q.flags & Port::kFacesNic;
-        double limit = last && settings_.last_hop_limit_bytes > 0 ? settings_.last_hop_limit_bytes : settings_.queue_limit_bytes;
+        const bool has_own = last && settings_.last_hop_limit_bytes > 0;
+        double limit = has_own ? settings_.last_hop_limit_bytes : settings_.queue_limit_bytes;
         if (limit <= 0) limit = (last ? 1.5 : 1.0) * bdp;
         k.limit = packets_of(limit, 1);
         if (last && !settings_.last_hop_ecn) {
@@ -244,7 +262,9 @@ private:
         k.ecn_slope = 1.0 / (k.ecn_max - k.ecn_min + (k.ecn_max == k.ecn_min));
         q.kind = kind_of(k);
         const Tick delay = Tick{k.period} * kTicksPerSlot + clock_.ticks(latency_ns_[p] + h.extra_delay_ns);
-        if (delay > UINT32_MAX) throw std::invalid_argument("link " + std::to_string(link_of_port_[p]) + ": latency above what the engine can count");
+        if (delay > UINT32_MAX)
+            throw std::invalid_argument("link " + std::to_string(link_of_port_[p]) +
+                                        ": latency above what the engine can count");
         q.delay = static_cast<uint32_t>(delay);
     }
     uint16_t packets_of(double bytes, uint16_t least) const noexcept {

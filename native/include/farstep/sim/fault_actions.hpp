@@ -37,7 +37,8 @@ class FaultSchedule {
 public:
     void add(const FaultAction& a, uint32_t num_links) {
         if (a.link >= num_links)
-            throw std::invalid_argument("fault: link " + std::to_string(a.link) + "; valid: 0 to " + std::to_string(num_links - 1));
+            throw std::invalid_argument("fault: link " + std::to_string(a.link) + "; valid: 0 to " +
+                                        std::to_string(num_links - 1));
         if (a.kind == FaultKind::Loss && !(a.value >= 0 && a.value <= 1))
             throw std::invalid_argument("fault: loss " + std::to_string(a.value) + "; valid: 0 to 1");
         if (a.kind == FaultKind::Rate && !(a.value > 0 && a.value <= 1))

@@ -15,18 +15,20 @@ public:
         if (bytes == 0) return;
         const auto at = static_cast<size_t>(static_cast<const std::byte*>(address) - static_cast<const std::byte*>(block));
         for (size_t line = at / 64; line <= (at + bytes - 1) / 64; ++line)
-            if (std::find(lines_.begin(), lines_.end(), line * 64) == lines_.end()) lines_.push_back(static_cast<uint32_t>(line * 64));
+            if (!has(line * 64)) lines_.push_back(static_cast<uint32_t>(line * 64));
     }
     void prefetch(const void* block) const noexcept {
         if (!block) return;
         for (const uint32_t at : lines_) __builtin_prefetch(static_cast<const char*>(block) + at, 1);
     }
     void remove(const HotLines& others) {
-        std::erase_if(lines_, [&](uint32_t at) { return std::find(others.lines_.begin(), others.lines_.end(), at) != others.lines_.end(); });
+        std::erase_if(lines_, [&](uint32_t at) { return others.has(at); });
     }
     size_t size() const noexcept { return lines_.size(); }
 
 private:
+    bool has(size_t at) const noexcept { return std::find(lines_.begin(), lines_.end(), at) != lines_.end(); }
+
     std::vector<uint32_t> lines_;
 };
 

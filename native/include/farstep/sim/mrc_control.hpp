@@ -61,7 +61,8 @@ inline Control make_control(uint32_t c, const wire::Packet& p, EvIndex ev, uint8
 inline void read_sack(const SackBody& b, wire::Packet& p) noexcept {
     p.bth.opcode = wire::Opcode::Sack;
     p.bth.rtx = b.rtx;
-    p.seth = {static_cast<wire::SackMark>(b.mark), b.probe_reply, b.ack_psn_offset, b.entropy, b.cack_psn, 0, 0, b.mpr, b.sack_offset, b.bitmap};
+    p.seth = {static_cast<wire::SackMark>(b.mark), b.probe_reply, b.ack_psn_offset, b.entropy, b.cack_psn, 0, 0, b.mpr,
+              b.sack_offset, b.bitmap};
     p.cc = {b.timestamp, b.ooo_count, b.restore, b.penalty, b.rcvd_units};
 }
 inline void read_nack(const NackBody& b, wire::Packet& p) noexcept {

@@ -15,7 +15,9 @@
 #include "farstep/connection.hpp"
 #include "farstep/counter_rng.hpp"
 #include "farstep/regions.hpp"
+#include "farstep/sim/block_pool.hpp"
 #include "farstep/sim/hot_lines.hpp"
+#include "farstep/sim/mrc_config.hpp"
 #include "farstep/sim/mrc_control.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/transport.hpp"
@@ -23,20 +25,6 @@
 #include "farstep/storage.hpp"
 
 namespace farstep::sim {
-
-struct MrcSettings {
-    uint32_t active_evs_per_plane = 64, backup_evs_per_plane = 32, answer_evs_per_plane = 4;
-    uint32_t mpr = 0;                   // receive window in units of 128 packets; 0: what the largest window needs
-    uint32_t sack_threshold_bytes = 16'384;
-    uint32_t send_queue = 4;            // messages a connection holds at once; power of two
-    uint32_t max_events = 8;            // changes of path states kept for one connection between two looks
-    bool counts_per_ev = false;
-    bool watches_skips = false;         // marks are news too: many
-    ReliabilityConfig reliability;
-    PathSetConfig paths;                // timing of probes and what they need; sizes and planes are set here
-    NsccConfig congestion;              // rate and base round trip are set here where they are 0
-    uint64_t seed = 1;
-};
 
 class MrcTransport {
 public:
@@ -47,9 +35,9 @@ public:
     static constexpr uint64_t kMaxMessage_bytes = uint64_t{1} << 29;
 
     MrcTransport(const Settings& s, Network<Policy>& net, uint32_t num_connections)
-        : settings_(s), net_(&net), rows_(num_connections), regions_(1), shared_window_(NsccConfig{}) {
+        : settings_(s), net_(&net), configs_(settings_, net.fabric()), rows_(num_connections), regions_(1),
+          shared_window_(NsccConfig{}) {
         region_key_ = regions_.add(&region_byte_, 1ull << 62, true, 1);
-        for (uint32_t n = 0; n < net.fabric().num_nics(); ++n) max_ports_ = std::max(max_ports_, net.fabric().num_nic_ports(n));
         source_block_ = std::make_unique<BlockPool>(measure(true));
         target_block_ = std::make_unique<BlockPool>(measure(false));
         data_.bth.has_timestamp = true;
@@ -106,7 +94,8 @@ public:
         const Sender::Outline o = s.connection.sender().outline(psn);
         out.packet = net_->new_packet();
         out.port = o.plane;
-        net_->cargo(out.packet) = {c, static_cast<uint32_t>(psn) & wire::kPsnMask, o.timestamp, static_cast<uint16_t>(ev | out.port << kPlaneShift)};
+        net_->cargo(out.packet) = {c, static_cast<uint32_t>(psn) & wire::kPsnMask, o.timestamp,
+                                   static_cast<uint16_t>(ev | out.port << kPlaneShift)};
         Packet& k = net_->packet(out.packet);
         k.route = s.routes[ev];
         k.bytes = static_cast<uint16_t>(o.payload_bytes + net_->fabric().settings().overhead_bytes);
@@ -174,7 +163,8 @@ public:
             if (!r.source) continue;
             for (const bool at_source : {true, false}) {
                 End& e = at_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
-                const bool concerns = ((at_source ? r.source_nic : r.target_nic) == nic) == own && (r.source_nic == nic || r.target_nic == nic);
+                const bool touches = r.source_nic == nic || r.target_nic == nic;
+                const bool concerns = touches && ((at_source ? r.source_nic : r.target_nic) == nic) == own;
                 if (!concerns) continue;
                 uint32_t& ports = own ? e.local_ports : e.remote_ports;
                 ports = up ? ports | 1u << ordinal : ports & ~(1u << ordinal);
@@ -222,7 +212,8 @@ public:
         if (!k.is_open()) return std::string("nothing: its connection failed (") + name(k.error()) + ")";
         const Sender& s = k.sender();
         const uint64_t due = k.next_timeout_ns();
-        const std::string timer = due == kNever ? std::string("no timer runs") : "timer in " + std::to_string(due > now_ns ? (due - now_ns) / 1000 : 0) + " us";
+        const uint64_t left_us = due > now_ns ? (due - now_ns) / 1000 : 0;
+        const std::string timer = due == kNever ? std::string("no timer runs") : "timer in " + std::to_string(left_us) + " us";
         const std::string span = "packets " + std::to_string(s.una()) + " to " + std::to_string(s.next_psn());
         if (s.has_retransmission()) return "room to send lost packets again (" + span + ", " + timer + ")";
         if (s.una() != s.next_psn()) return "an acknowledgement of " + span + " (" + timer + ")";
@@ -241,7 +232,7 @@ public:
 private:
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
-    static constexpr size_t kScratch_bytes = size_t{16} << 20;
+    static constexpr size_t kScratch_bytes = size_t{256} << 20;  // reserved, not resident
 
     struct End {
         End(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t planes, Arena* arena)
@@ -272,37 +263,6 @@ private:
         SourceEnd* source;
         TargetEnd* target;
         uint32_t source_nic, target_nic;
-    };
-
-    /// Blocks of one size from huge pages.
-    class BlockPool {
-    public:
-        explicit BlockPool(size_t bytes) : bytes_((bytes + 63) & ~size_t{63}) {}
-        size_t bytes() const noexcept { return bytes_; }
-        void* take() {
-            if (!free_.empty()) {
-                void* p = free_.back();
-                free_.pop_back();
-                return p;
-            }
-            if (left_ == 0) {
-                const size_t blocks = std::max<size_t>(1, Reservation::kHugePage_bytes * 4 / bytes_);
-                chunks_.push_back(std::make_unique<Reservation>(blocks * bytes_));
-                next_ = static_cast<std::byte*>(chunks_.back()->data());
-                left_ = blocks;
-            }
-            void* p = next_;
-            next_ += bytes_;
-            --left_;
-            return p;
-        }
-        void give(void* p) { free_.push_back(p); }
-
-    private:
-        size_t bytes_, left_ = 0;
-        std::byte* next_ = nullptr;
-        std::vector<std::unique_ptr<Reservation>> chunks_;
-        std::vector<void*> free_;
     };
 
     template <class Host>
@@ -426,59 +386,6 @@ private:
 
     // ---- construction --------------------------------------------------------------------------------------------------
 
-    uint32_t source_evs() const noexcept { return (settings_.active_evs_per_plane + settings_.backup_evs_per_plane) * max_ports_; }
-    uint32_t target_evs() const noexcept { return settings_.answer_evs_per_plane * max_ports_; }
-    ConnectionConfig config(bool is_source, uint32_t planes, uint64_t seed) const {
-        ConnectionConfig c;
-        c.mtu_bytes = net_->fabric().settings().mtu_bytes;
-        c.mpr = c.peer_mpr = mpr();
-        c.send_queue = is_source ? settings_.send_queue : 1;
-        c.immediate_queue = 1;
-        c.sack_threshold_bytes = settings_.sack_threshold_bytes;
-        c.burst_packets = 1;
-        c.send_records = is_source ? 0 : 1;
-        if (is_source) c.mpr = 1;
-        c.max_nacks = is_source ? 1 : 4;
-        c.max_sack_triggers = is_source ? 1 : 4;  // answers leave at once
-        c.max_probe_replies = is_source ? 2 : 4;
-        c.max_probes = is_source ? 8 : 4;
-        c.num_ports = c.peer_num_ports = planes;
-        c.seed = seed;
-        c.reliability = settings_.reliability;
-        c.paths = settings_.paths;
-        c.paths.num_planes = planes;
-        c.paths.max_evs = is_source ? source_evs() : target_evs();
-        c.paths.max_events = is_source ? settings_.max_events : 1;
-        if (settings_.watches_skips) c.paths.event_mask |= ev_state_bit(EvState::Skip);
-        c.paths.counts_per_ev = is_source && settings_.counts_per_ev;
-        c.paths.active_per_plane = is_source ? settings_.active_evs_per_plane : settings_.answer_evs_per_plane;
-        c.paths.backup_per_plane = is_source ? settings_.backup_evs_per_plane : 0;
-        c.paths.seed = seed;
-        return c;
-    }
-    uint32_t mpr() const noexcept {
-        if (settings_.mpr) return settings_.mpr;
-        // Twice the largest window, so that what is out of order has room.
-        const double window = settings_.congestion.max_cwnd_bytes ? static_cast<double>(settings_.congestion.max_cwnd_bytes)
-                                                                  : 1.5 * widest_bytes_per_ns() * assumed_rtt_ns();
-        const double packets = 2.0 * window / net_->fabric().settings().mtu_bytes;
-        return static_cast<uint32_t>(std::clamp(packets / kMprUnit_packets + 0.999, 1.0, double{kMaxMpr}));
-    }
-    double widest_bytes_per_ns() const noexcept {
-        double widest = 0;
-        for (uint32_t n = 0; n < net_->fabric().num_nics(); ++n) widest = std::max(widest, nic_gbps(n) / 8);
-        return widest;
-    }
-    double assumed_rtt_ns() const noexcept {
-        const double rtt = net_->fabric().settings().base_rtt_ns;
-        return rtt > 0 ? rtt : 12'000.0;
-    }
-    double nic_gbps(uint32_t nic) const noexcept {
-        const FabricState& f = net_->fabric();
-        double sum = 0;
-        for (uint32_t p = f.first_port(nic); p < f.end_port(nic); ++p) sum += f.gbps(p);
-        return sum;
-    }
     // The end itself comes first in its block, then its small tables, then the others.
     template <class E>
     void* place(Arena& arena) const {
@@ -498,10 +405,11 @@ private:
         const Reservation scratch_memory(kScratch_bytes);
         std::byte* const scratch = static_cast<std::byte*>(scratch_memory.data());
         Arena arena(scratch, kScratch_bytes);
-        const ConnectionConfig c = config(is_source, max_ports_, 1);
-        const std::vector<PlaneLink> links(max_ports_);
+        const ConnectionConfig c = configs_.config(is_source, configs_.most_ports(), 1);
+        const uint32_t planes = configs_.most_ports();
+        const std::vector<PlaneLink> links(planes);
         if (is_source) {
-            auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), max_ports_, &arena);
+            auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), planes, &arena);
             const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch, p, bytes); };
             const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch, p, bytes); };
             on_poll(end, head_bytes(*end));
@@ -513,7 +421,7 @@ private:
             end->window.each_hot_on_ack(on_ack);
             end->~SourceEnd();
         } else {
-            auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), max_ports_, &arena);
+            auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), planes, &arena);
             const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch, p, bytes); };
             on_data(end, head_bytes(*end));
             end->connection.each_hot(on_data);
@@ -522,7 +430,7 @@ private:
             end->connection.receiver().each_hot_on_answer(on_answer);
             end->connection.each_hot_on_answer(on_answer);
             on_answer(&end->ways, sizeof end->ways);
-            on_answer(end->ways.get(), std::min<size_t>(target_evs() * sizeof(ControlPath), 128));
+            on_answer(end->ways.get(), std::min<size_t>(configs_.target_evs() * sizeof(ControlPath), 128));
             answer_lines_.remove(data_lines_);
             end->~TargetEnd();
         }
@@ -530,7 +438,8 @@ private:
         return arena.used_bytes();
     }
     static size_t head_bytes(const End& end) noexcept {
-        return static_cast<size_t>(reinterpret_cast<const std::byte*>(&end.connection) - reinterpret_cast<const std::byte*>(&end));
+        const auto at = [](const void* p) { return static_cast<const std::byte*>(p); };
+        return static_cast<size_t>(at(&end.connection) - at(&end));
     }
     template <class F>
     static void each_hot(const SourceEnd& end, F&& f) {
@@ -554,7 +463,7 @@ private:
         Arena arena(r.source, source_block_->bytes());
         PlaneLink links[kMaxPlanes];
         fill_links(r.source_nic, r.target_nic, links);
-        const ConnectionConfig config_of = config(true, planes, rng.next());
+        const ConnectionConfig config_of = configs_.config(true, planes, rng.next());
         new (place<SourceEnd>(arena)) SourceEnd(config_of, congestion(r), links, planes, &arena);
         SourceEnd& s = *r.source;
         const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
@@ -569,7 +478,8 @@ private:
                 if (n == 0) continue;
                 const auto ev = static_cast<uint16_t>(s.num_ways);
                 s.routes[s.num_ways++] = net_->router().encode(ports, n);
-                s.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, i < settings_.active_evs_per_plane);
+                s.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev},
+                                         i < settings_.active_evs_per_plane);
             }
         }
         (void)c;
@@ -581,7 +491,7 @@ private:
         Arena arena(r.target, target_block_->bytes());
         PlaneLink links[kMaxPlanes];
         fill_links(r.target_nic, r.source_nic, links);
-        const ConnectionConfig config_of = config(false, planes, rng.next());
+        const ConnectionConfig config_of = configs_.config(false, planes, rng.next());
         new (place<TargetEnd>(arena)) TargetEnd(config_of, shared_window_, links, planes, &arena);
         TargetEnd& t = *r.target;
         for (uint32_t k = 0; k < planes; ++k) {
@@ -594,7 +504,8 @@ private:
                 if (n == 0) continue;
                 const auto ev = static_cast<uint16_t>(t.num_ways);
                 t.ways[t.num_ways++] = net_->control_path(nic_port, ports, n);
-                t.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev}, true);
+                const auto plane = static_cast<uint8_t>(k);
+                t.connection.paths().add(plane, {plane, links[k].remote_port, ev, ev}, true);
             }
         }
         (void)c;
@@ -604,8 +515,10 @@ private:
         const FabricState& f = net_->fabric();
         n.mtu_bytes = f.settings().mtu_bytes;
         n.trimming = f.settings().trimming;
-        const double nominal = static_cast<double>(n.mtu_bytes + wire::kDataHeaderBytes + wire::kIcrcBytes + kNominalOverhead_bytes);
-        if (n.rate_bytes_per_s <= 0) n.rate_bytes_per_s = nic_gbps(r.source_nic) * 1e9 / 8 * nominal / f.full_bytes();
+        const uint32_t around = wire::kDataHeaderBytes + wire::kIcrcBytes + kNominalOverhead_bytes;
+        const double nominal = n.mtu_bytes + around;
+        if (n.rate_bytes_per_s <= 0)
+            n.rate_bytes_per_s = configs_.nic_gbps(r.source_nic) * 1e9 / 8 * nominal / f.full_bytes();
         if (n.base_rtt_ns == 0) n.base_rtt_ns = static_cast<uint64_t>(f.settings().base_rtt_ns);
         if (n.base_rtt_ns == 0) n.base_rtt_ns = own_rtt_ns(r);
         return n;
@@ -649,13 +562,14 @@ private:
 
     Settings settings_;
     Network<Policy>* net_;
+    MrcConfigs configs_;
     VirtualArray<Row> rows_;
     size_t source_small_ = 0, target_small_ = 0;
     HotLines poll_lines_, ack_lines_, data_lines_, answer_lines_;
     std::unique_ptr<BlockPool> source_block_, target_block_;
     RegionTable regions_;
     uint8_t region_byte_ = 0;
-    uint32_t region_key_ = 0, max_ports_ = 1;
+    uint32_t region_key_ = 0;
     Nscc shared_window_;  // of the targets, which send nothing
     wire::Packet data_, control_;
     std::vector<PathEvent> events_;

@@ -14,6 +14,8 @@
 #include <bit>
 #include <cassert>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "farstep/counter_rng.hpp"
@@ -168,6 +170,14 @@ public:
             if (i + kAhead < count) packets_.prefetch(ports[turn_[i + kAhead]].head);
             serve_port(turn_[i], ports[turn_[i]], slot);
         }
+    }
+    /// Sent = delivered + trimmed + dropped + in flight. Anything else is a bug of ours.
+    void check_conservation() const {
+        const TrafficCounters& k = counters_;
+        const uint64_t accounted = k.delivered + k.trimmed + k.dropped() + in_flight();
+        if (k.sent == accounted) return;
+        throw std::logic_error("conservation violated: " + std::to_string(k.sent) + " packets sent, " +
+                               std::to_string(accounted) + " accounted for");
     }
     bool has_waiting() const noexcept { return waiting_ > 0; }
     uint64_t waiting() const noexcept { return waiting_; }

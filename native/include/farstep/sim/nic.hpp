@@ -1,7 +1,10 @@
 // Who may send from each NIC: connections with data and window, served in turn.
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "farstep/sim/slot_clock.hpp"
 #include "farstep/sim/virtual_array.hpp"
@@ -18,7 +21,8 @@ struct NicRing {
 
 class NicRings {
 public:
-    NicRings(uint32_t num_nics, uint32_t num_connections) : rings_(num_nics), next_(num_connections), ready_((num_nics + 63) / 64) {
+    NicRings(uint32_t num_nics, uint32_t num_connections)
+        : rings_(num_nics), next_(num_connections), ready_((num_nics + 63) / 64) {
         for (NicRing& r : rings_) r = NicRing{};
         for (uint32_t& n : next_) n = kOutside;
     }
@@ -71,6 +75,14 @@ public:
     uint64_t* words() noexcept { return ready_.data(); }
     size_t num_words() const noexcept { return ready_.size(); }
     bool is_ready(uint32_t nic) const noexcept { return ready_[nic >> 6] >> (nic & 63) & 1; }
+    /// Appends the NICs of one word that may send, upward or downward.
+    void list_ready(size_t w, bool forward, std::vector<uint32_t>& out) const {
+        for (uint64_t word = ready_[w]; word;) {
+            const int bit = forward ? std::countr_zero(word) : 63 - std::countl_zero(word);
+            word &= ~(1ull << bit);
+            out.push_back(static_cast<uint32_t>(w << 6) + static_cast<uint32_t>(bit));
+        }
+    }
 
 private:
     static constexpr uint32_t kOutside = UINT32_MAX;

@@ -24,8 +24,12 @@
 #include <vector>
 
 #include "farstep/sim/fault_actions.hpp"
+#include "farstep/sim/flow_row.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/nic.hpp"
+#include "farstep/sim/nic_inbox.hpp"
+#include "farstep/sim/nic_service.hpp"
+#include "farstep/sim/outcome.hpp"
 #include "farstep/sim/reroutes.hpp"
 #include "farstep/sim/series.hpp"
 #include "farstep/sim/settings.hpp"
@@ -34,22 +38,6 @@
 
 namespace farstep::sim {
 
-enum class RunStatus : uint8_t { Finished, Until, WallLimit, Cancelled, Stalled };
-
-struct EngineSettings {
-    FabricSettings fabric;
-    SeriesSettings series;
-    uint64_t remap_delay_ns = 0;        // from a port's failure to the NIC's use of the others, and its peers' after it
-    bool completes_at_source = true;    // a flow is done when its source knows; else when its target has it
-};
-
-/// Results of one task.
-struct TaskOutcome {
-    static constexpr int64_t kNever = -1;
-    int64_t start_ns = kNever, finish_ns = kNever;
-    uint32_t packets = 0, retransmitted = 0, trims = 0, losses = 0, spurious = 0;
-};
-
 template <class T>
 class PacketEngine {
 public:
@@ -57,7 +45,8 @@ public:
     using Net = Network<typename T::Policy>;
 
     PacketEngine(const FabricColumns& c, const EngineSettings& s, const typename T::Settings& t)
-        : settings_(s), transport_settings_(t), net_(c, s.fabric), series_(s.series, net_.fabric()), nic_order_(s.fabric.seed + 0x3C6EF372FE94F82Bull) {}
+        : settings_(s), transport_settings_(t), net_(c, s.fabric), series_(s.series, net_.fabric()),
+          nic_order_(s.fabric.seed + 0x3C6EF372FE94F82Bull) {}
 
     // ---- before the run ------------------------------------------------------------------------------------------------
 
@@ -103,7 +92,7 @@ public:
                 std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > limits.max_wall_s)
                 return RunStatus::WallLimit;
         }
-        check_conservation();
+        net_.check_conservation();
         return RunStatus::Finished;
     }
 
@@ -127,7 +116,7 @@ public:
     }
     bool is_timer_set(uint32_t timer) const noexcept { return (*timers_)[timer] != 0; }
     void on_received(uint32_t c) {
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         const uint32_t task = r.receiving;
         assert(task != TaskGraph::kNoTask);
         if (++r.pieces_received < r.pieces_of_receiving) return;
@@ -138,7 +127,7 @@ public:
         finish(task);
     }
     void on_completed(uint32_t c) {
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         const uint32_t task = r.completing;
         assert(task != TaskGraph::kNoTask);
         if (--tasks_.at(task).pieces > 0) return post_more(c);
@@ -156,7 +145,7 @@ public:
         post_more(c);
     }
     void on_failed(uint32_t c, const char* why) {
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         if (r.failed) return;
         r.failed = true;
         failures_.push_back({now_ns(), c, why});
@@ -169,17 +158,12 @@ public:
 
     // ---- results -------------------------------------------------------------------------------------------------------
 
-    struct Failure {
-        uint64_t time_ns;
-        uint32_t connection;
-        std::string why;
-    };
     const std::vector<TaskOutcome>& outcomes() const noexcept { return outcomes_; }
     const std::vector<PathEvent>& path_events() noexcept {
         collect_path_events();
         return path_events_;
     }
-    const std::vector<Failure>& failures() const noexcept { return failures_; }
+    const std::vector<ConnectionFailure>& failures() const noexcept { return failures_; }
     Series& series() noexcept { return series_; }
     T& transport() noexcept { return *transport_; }
     uint32_t connection_source(uint32_t c) const noexcept { return rows_[c].source; }
@@ -192,14 +176,7 @@ public:
         for (uint32_t c = 0; c < rows_.size(); ++c)
             if (rows_[c].open && rows_[c].completing != TaskGraph::kNoTask) note_counters(c, rows_[c].completing);
     }
-    /// Sent = delivered + trimmed + dropped + in flight. Anything else is a bug of ours.
-    void check_conservation() const {
-        const TrafficCounters& k = net_.counters();
-        const uint64_t accounted = k.delivered + k.trimmed + k.dropped() + net_.in_flight();
-        if (k.sent == accounted) return;
-        throw std::logic_error("conservation violated: " + std::to_string(k.sent) + " packets sent, " + std::to_string(accounted) +
-                               " accounted for");
-    }
+    void check_conservation() const { net_.check_conservation(); }
     /// Which flows are not done and what each waits for, at most `most` lines.
     std::vector<std::string> unfinished(size_t most) const {
         std::vector<std::string> lines;
@@ -214,17 +191,6 @@ private:
     static constexpr uint32_t kMaxStretch = 8;    // slots taken together at most
     static constexpr uint32_t kBusyShare = 16;    // with fewer arrivals a slot than one for so many NICs, it does not pay
     static constexpr uint32_t kAhead = 8;  // entries between asking the cache for something and using it
-
-    struct Row {
-        uint32_t source = 0, target = 0;
-        uint32_t posting = TaskGraph::kNoTask, last = TaskGraph::kNoTask;     // first flow not wholly posted; last started
-        uint32_t receiving = TaskGraph::kNoTask, completing = TaskGraph::kNoTask;
-        uint32_t pieces_received = 0, pieces_of_receiving = 0;
-        uint32_t flows_left = 0;
-        bool open = false, failed = false;
-        uint64_t posted_bytes = 0;  // of the flow being posted
-        FlowCounters counted;       // when the flow before was done
-    };
 
     // ---- time ----------------------------------------------------------------------------------------------------------
 
@@ -282,30 +248,13 @@ private:
         lookahead_ = 1;
         // A task may start another one on any NIC, a pause act on any port, at once.
         if (tasks_.has_dependencies() || T::Policy::kLossless) return;
-        const FabricState& f = net_.fabric();
-        Tick there = start_of(kMaxStretch), answer_out = there, answer_in = there;
-        for (uint32_t p = 0; p < f.num_ports(); ++p) {
-            const Tick small = f.control_ticks(p, f.settings().control_bytes);
-            if (f.is_nic(f.source_node(p))) {
-                there = std::min<Tick>(there, f.port(p).delay);
-                answer_out = std::min(answer_out, small);
-            }
-            if (f.is_nic(f.target_node(p))) answer_in = std::min(answer_in, small);
-        }
-        lookahead_ = static_cast<uint32_t>(slot_of(std::min(there, answer_out + answer_in)));
+        lookahead_ = net_.fabric().slots_between_nics(kMaxStretch);
     }
-    struct Item {
-        uint64_t what;     // packet, or event of the calendar
-        uint32_t nic;
-        uint16_t offset;   // slots after the first
-        bool is_event;
-    };
     void step_stretch(Slot first, uint32_t length) {
         started_ = true;
         slots_stepped_ += length;
         horizon_ = first + length;
-        collect_items(first, length);
-        sort_items();
+        collect(first, length);
         const auto groups = static_cast<uint32_t>(rings_->num_words());
         const uint64_t draw = nic_order_.at(first);
         auto group = static_cast<uint32_t>((static_cast<unsigned __int128>(draw) * groups) >> 64);
@@ -320,26 +269,26 @@ private:
     }
     // The NICs of one word of the ready bits: few enough to stay in the cache, enough to do one kind of thing at a time.
     void step_group(uint32_t group, Slot first, uint32_t length, bool forward) {
-        uint32_t at = item_begin_[group];
-        const uint32_t end = item_begin_[group + 1];
+        const NicInbox::Item* at = inbox_.begin(group);
+        const NicInbox::Item* const end = inbox_.end(group);
         for (uint32_t o = 0; o < length; ++o) {
             slot_ = first + o;
             now_ = start_of(slot_);
-            const uint32_t arrivals = at;
-            while (at < end && sorted_[at].offset == o && !sorted_[at].is_event) ++at;
-            deliver(sorted_.data() + arrivals, at - arrivals);
+            const NicInbox::Item* const arrivals = at;
+            while (at < end && at->offset == o && !at->is_event) ++at;
+            deliver(arrivals, static_cast<size_t>(at - arrivals));
             due_.clear();
-            for (; at < end && sorted_[at].offset == o; ++at) due_.push_back(sorted_[at].what);
+            for (; at < end && at->offset == o; ++at) due_.push_back(at->what);
             handle_due();
             turn_.clear();
-            list_ready(group, forward);
+            rings_->list_ready(group, forward, turn_);
             serve_turn(slot_);
         }
     }
     // The network goes first; then what reaches NICs is in order of slots, arrivals before events.
-    void collect_items(Slot first, uint32_t length) {
+    void collect(Slot first, uint32_t length) {
         arrived_.clear();
-        items_.clear();
+        inbox_.clear();
         size_t ends[kMaxStretch];
         for (uint32_t o = 0; o < length; ++o) {
             net_.begin(first + o);
@@ -351,17 +300,11 @@ private:
         }
         for (uint32_t o = 0; o < length; ++o) {
             for (size_t i = o ? ends[o - 1] : 0; i < ends[o]; ++i)
-                items_.push_back({arrived_[i].packet, arrived_[i].nic, static_cast<uint16_t>(o), false});
-            net_.events().drain(first + o, [&](uint64_t e) { items_.push_back({e, nic_of(e), static_cast<uint16_t>(o), true}); });
+                inbox_.add({arrived_[i].packet, arrived_[i].nic, static_cast<uint16_t>(o), false});
+            net_.events().drain(first + o, [&](uint64_t e) { inbox_.add({e, nic_of(e), static_cast<uint16_t>(o), true}); });
         }
-        recent_ = items_.size() / length;
-    }
-    void sort_items() {
-        item_begin_.assign(rings_->num_words() + 2, 0);
-        for (const Item& i : items_) ++item_begin_[(i.nic >> 6) + 2];
-        for (size_t n = 2; n < item_begin_.size(); ++n) item_begin_[n] += item_begin_[n - 1];
-        sorted_.resize(items_.size());
-        for (const Item& i : items_) sorted_[item_begin_[(i.nic >> 6) + 1]++] = i;
+        recent_ = inbox_.size() / length;
+        inbox_.sort(rings_->num_words());
     }
     uint32_t nic_of(uint64_t e) {
         const auto number = static_cast<uint32_t>(number_of(e));
@@ -378,7 +321,7 @@ private:
     // ---- arrivals --------------------------------------------------------------------------------------------------------
 
     static uint32_t packet_of(const typename Net::Arrival& a) noexcept { return a.packet; }
-    static uint32_t packet_of(const Item& i) noexcept { return static_cast<uint32_t>(i.what); }
+    static uint32_t packet_of(const NicInbox::Item& i) noexcept { return static_cast<uint32_t>(i.what); }
     template <class A>
     void deliver(const A* a, size_t count) {
         const Tick begin = now_;
@@ -449,18 +392,11 @@ private:
         size_t w = static_cast<size_t>((static_cast<unsigned __int128>(draw) * words) >> 64);
         turn_.clear();
         for (size_t n = 0; n < words; ++n) {
-            list_ready(w, forward);
+            rings_->list_ready(w, forward, turn_);
             if (forward) w = w + 1 == words ? 0 : w + 1;
             else w = w == 0 ? words - 1 : w - 1;
         }
         serve_turn(slot);
-    }
-    void list_ready(size_t w, bool forward) {
-        for (uint64_t word = rings_->words()[w]; word;) {
-            const int bit = forward ? std::countr_zero(word) : 63 - std::countl_zero(word);
-            word &= ~(1ull << bit);
-            turn_.push_back(static_cast<uint32_t>(w << 6) + static_cast<uint32_t>(bit));
-        }
     }
     void serve_turn(Slot slot) {
         for (size_t i = 0; i < turn_.size(); ++i) {
@@ -468,48 +404,9 @@ private:
             if (i + kAhead < turn_.size()) transport_->prefetch_state(rings_->first(turn_[i + kAhead]));
             if constexpr (requires { transport_->prefetch_last(0u); })
                 if (i + kAhead / 2 < turn_.size()) transport_->prefetch_last(rings_->first(turn_[i + kAhead / 2]));
-            serve_nic(turn_[i], slot);
+            serve_nic(*this, *transport_, *rings_, turn_[i], slot, horizon_);
         }
     }
-    void serve_nic(uint32_t nic, Slot slot) {
-        FabricState& f = net_.fabric();
-        const uint32_t first = f.first_nic_port(nic), count = f.num_nic_ports(nic);
-        const Tick end = start_of(slot + 1);
-        uint32_t free = 0;
-        Tick soonest = UINT64_MAX;
-        for (uint32_t k = 0; k < count; ++k) {
-            const NicPort& n = f.nic_port(first + k);
-            soonest = std::min(soonest, n.free);
-            if (n.free < end && !(f.port(n.port).flags & Port::kPaused)) free |= 1u << k;
-        }
-        const Tick since = std::max(start_of(slot), rings_->ring(nic).since);
-        while (free && !rings_->is_empty(nic)) {
-            const uint32_t c = rings_->first(nic);
-            // What it sends starts when its port is free, and not before the NIC had something to send.
-            Tick start = UINT64_MAX;
-            for (uint32_t rest = free; rest; rest &= rest - 1) start = std::min(start, f.nic_port(first + static_cast<uint32_t>(std::countr_zero(rest))).free);
-            start = std::max(start, since);
-            Departure d;
-            if (!transport_->poll(*this, c, f.clock().ns(start), free, d)) {
-                // With a port busy or paused it may have wanted that one.
-                if (free != (count >= 32 ? ~0u : (1u << count) - 1)) break;
-                rings_->remove_first(nic);
-                continue;
-            }
-            NicPort& n = f.nic_port(first + d.port);
-            net_.inject(d.packet, first + d.port, std::max(n.free, start));
-            rings_->turn(nic);
-            free &= ~(1u << d.port);
-        }
-        if (rings_->is_empty(nic)) return;
-        // All ports busy for longer than this slot: no use in asking before one is free.
-        for (uint32_t k = 0; k < count; ++k) soonest = std::min(k ? soonest : UINT64_MAX, f.nic_port(first + k).free);
-        const Slot at = slot_of(soonest);
-        if (at <= slot + 1 || at < horizon_) return;
-        rings_->sleep(nic);
-        net_.events().append(at, event(Happening::Wake, nic));
-    }
-
     // ---- tasks -----------------------------------------------------------------------------------------------------------
 
     // Its predecessors are done at `now_ns`.
@@ -542,9 +439,10 @@ private:
         ++flows_running_;
         last_start_slot_ = slot_;
         Task& t = tasks_.at(task);
-        t.pieces = t.size_bytes == 0 ? 1 : static_cast<uint32_t>((t.size_bytes + T::kMaxMessage_bytes - 1) / T::kMaxMessage_bytes);
+        const uint64_t pieces = (t.size_bytes + T::kMaxMessage_bytes - 1) / T::kMaxMessage_bytes;
+        t.pieces = std::max(1u, static_cast<uint32_t>(pieces));
         const uint32_t c = t.connection;
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         if (r.last != TaskGraph::kNoTask) tasks_.at(r.last).next_of_connection = task;
         r.last = task;
         if (r.posting == TaskGraph::kNoTask) r.posting = task;
@@ -556,12 +454,12 @@ private:
         }
         if (!r.failed) post_more(c);
     }
-    void set_receiving(Row& r, uint32_t task) noexcept {
+    void set_receiving(FlowRow& r, uint32_t task) noexcept {
         r.receiving = task;
         if (task != TaskGraph::kNoTask) r.pieces_of_receiving = tasks_.at(task).pieces;
     }
     void post_more(uint32_t c) {
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         while (r.posting != TaskGraph::kNoTask && transport_->can_post(c)) {
             const Task& t = tasks_.at(r.posting);
             const uint64_t bytes = std::min(t.size_bytes - r.posted_bytes, T::kMaxMessage_bytes);
@@ -579,7 +477,7 @@ private:
         tasks_.finish(task, [&](uint32_t next) { plan_start(next, ns); });
     }
     void note_counters(uint32_t c, uint32_t task) {
-        Row& r = rows_[c];
+        FlowRow& r = rows_[c];
         const FlowCounters k = transport_->counters(c);
         TaskOutcome& o = outcomes_[task];
         o.packets += static_cast<uint32_t>(k.packets - r.counted.packets);
@@ -618,30 +516,22 @@ private:
         collect_path_events();
     }
     void apply(const FaultAction& a) {
-        FabricState& f = net_.fabric();
-        const uint32_t p = f.port_of_link(a.link);
+        const uint32_t p = net_.fabric().port_of_link(a.link);
         switch (a.kind) {
-            case FaultKind::Down:
-                f.set_down(p, true);
-                if (!f.is_nic(f.source_node(p))) net_.flush(p);
-                break;
-            case FaultKind::Up: f.set_down(p, false); break;
-            case FaultKind::Loss: f.set_loss(p, a.value); break;
-            case FaultKind::Rate: f.set_rate_factor(p, a.value); break;
-            case FaultKind::Delay: f.set_extra_delay(p, a.value); break;
             case FaultKind::PortKnownDown:
-            case FaultKind::PortKnownUp: {
+            case FaultKind::PortKnownUp:
                 // The NIC first, and its peers when its word has reached them.
-                const double up = a.kind == FaultKind::PortKnownUp ? 1 : 0;
-                faults_.add({a.time_ns + settings_.remap_delay_ns, FaultKind::NoticeOwn, a.link, up}, f.num_ports());
-                faults_.add({a.time_ns + 2 * settings_.remap_delay_ns, FaultKind::NoticePeers, a.link, up}, f.num_ports());
+                add_notice(a, FaultKind::NoticeOwn, 1);
+                add_notice(a, FaultKind::NoticePeers, 2);
                 break;
-            }
-            case FaultKind::SwitchKnowsDown: f.set_flag(p, Port::kAvoided, true); break;
-            case FaultKind::SwitchKnowsUp: f.set_flag(p, Port::kAvoided, false); break;
             case FaultKind::NoticeOwn: notice(p, a.value > 0, true); break;
             case FaultKind::NoticePeers: notice(p, a.value > 0, false); break;
+            default: net_.apply(a.kind, p, a.value);
         }
+    }
+    void add_notice(const FaultAction& a, FaultKind kind, uint64_t delays) {
+        const double up = a.kind == FaultKind::PortKnownUp ? 1 : 0;
+        faults_.add({a.time_ns + delays * settings_.remap_delay_ns, kind, a.link, up}, net_.fabric().num_ports());
     }
     void notice(uint32_t p, bool up, bool own) {
         FabricState& f = net_.fabric();
@@ -659,11 +549,12 @@ private:
         const Task& t = tasks_.at(task);
         std::string what = "task " + std::to_string(task);
         if (!tasks_.is_flow(task)) return what + ": a delay that waits for " + std::to_string(t.waits_for) + " tasks";
-        const Row& r = rows_[t.connection];
-        what += ": flow of " + std::to_string(t.size_bytes) + " bytes from NIC " + std::to_string(r.source) + " to NIC " + std::to_string(r.target);
+        const FlowRow& r = rows_[t.connection];
+        what += ": flow of " + std::to_string(t.size_bytes) + " bytes from NIC " + std::to_string(r.source);
+        what += " to NIC " + std::to_string(r.target);
         if (t.waits_for > 0) return what + " waits for " + std::to_string(t.waits_for) + " tasks before it";
         if (outcomes_[task].start_ns < 0) return what + " waits for its time";
-        for (const Failure& f : failures_)
+        for (const ConnectionFailure& f : failures_)
             if (f.connection == t.connection) return what + " failed at " + std::to_string(f.time_ns) + " ns: " + f.why;
         if (r.completing != task) return what + " waits for flows before it on its connection";
         return what + " waits for " + transport_->waits_for(t.connection, net_.fabric().clock().ns(now_));
@@ -680,24 +571,24 @@ private:
     std::unique_ptr<NicRings> rings_;
     std::unique_ptr<VirtualArray<Slot>> timers_;
     size_t num_timers_ = 0;
-    std::vector<Row> rows_;
+    std::vector<FlowRow> rows_;
     std::vector<TaskOutcome> outcomes_;
     std::vector<uint64_t> due_ns_;
     std::vector<uint64_t> due_;
     std::vector<uint32_t> turn_, closing_;
-    std::vector<Item> items_, sorted_;
-    std::vector<uint32_t> item_begin_;
+    NicInbox inbox_;
     std::vector<typename Net::Arrival> arrived_;
     Slot horizon_ = 0;         // what is scheduled now happens from this slot on
     uint32_t lookahead_ = 1;
     size_t recent_ = 0;        // arrivals and events of one slot, lately
     std::vector<PathEvent> path_events_;
-    std::vector<Failure> failures_;
+    std::vector<ConnectionFailure> failures_;
     CounterRng nic_order_;
     Slot slot_ = 0, progress_slot_ = 0, last_start_slot_ = 0;
     Tick now_ = 0;
     bool started_ = false;
-    uint64_t tasks_left_ = 0, planned_ = 0, delays_running_ = 0, flows_running_ = 0, goodput_bytes_ = 0, retransmitted_ = 0, slots_stepped_ = 0;
+    uint64_t tasks_left_ = 0, planned_ = 0, delays_running_ = 0, flows_running_ = 0;
+    uint64_t goodput_bytes_ = 0, retransmitted_ = 0, slots_stepped_ = 0;
 };
 
 }  // namespace farstep::sim

@@ -16,8 +16,9 @@ class OwnedRoutes {
 public:
     explicit OwnedRoutes(const FabricColumns& c)
         : node_block_(c.node_block, c.node_block + c.num_nodes), node_row_(c.node_row, c.node_row + c.num_nodes),
-          node_column_(c.node_column, c.node_column + c.num_nodes), block_next_(c.block_next, c.block_next + c.num_blocks), block_set_(c.block_set, c.block_set + c.num_blocks),
-          set_offset_(c.set_offset, c.set_offset + c.num_sets + 1), block_columns_(c.block_columns, c.block_columns + c.num_blocks),
+          node_column_(c.node_column, c.node_column + c.num_nodes), block_next_(c.block_next, c.block_next + c.num_blocks),
+          block_set_(c.block_set, c.block_set + c.num_blocks), set_offset_(c.set_offset, c.set_offset + c.num_sets + 1),
+          block_columns_(c.block_columns, c.block_columns + c.num_blocks),
           next_set_(c.next_set, c.next_set + c.next_set_size), set_links_(c.set_links, c.set_links + c.num_set_links) {}
     FabricColumns columns() const noexcept {
         FabricColumns c;

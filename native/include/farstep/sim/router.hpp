@@ -38,7 +38,8 @@ public:
     Choice next_ports(uint32_t node, uint32_t attachment) const noexcept {
         const int16_t b = node_block_[node];
         if (b < 0 || b != node_block_[attachment] || node_column_[attachment] < 0) return {};
-        const int32_t set = next_set_[static_cast<size_t>(block_next_[b] + int64_t{node_row_[node]} * block_columns_[b] + node_column_[attachment])];
+        const int64_t cell = block_next_[b] + int64_t{node_row_[node]} * block_columns_[b] + node_column_[attachment];
+        const int32_t set = next_set_[static_cast<size_t>(cell)];
         if (set < 0) return {};
         const int64_t at = block_set_[b] + set;
         return {set_ports_.data() + set_offset_[at], static_cast<uint32_t>(set_offset_[at + 1] - set_offset_[at])};
@@ -141,7 +142,8 @@ public:
         set_offset_.assign(c.set_offset, c.set_offset + c.num_sets + 1);
         next_set_.assign(c.next_set, c.next_set + c.next_set_size);
         set_ports_.resize(c.num_set_links);
-        for (uint64_t i = 0; i < c.num_set_links; ++i) set_ports_[i] = fabric_->port_of_link(static_cast<uint32_t>(c.set_links[i]));
+        for (uint64_t i = 0; i < c.num_set_links; ++i)
+            set_ports_[i] = fabric_->port_of_link(static_cast<uint32_t>(c.set_links[i]));
         ++epoch_;
     }
     uint32_t epoch() const noexcept { return epoch_; }

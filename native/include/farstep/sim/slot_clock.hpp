@@ -20,7 +20,8 @@ constexpr Tick start_of(Slot s) noexcept { return s << kTickBits; }
 
 class SlotClock {
 public:
-    explicit SlotClock(double slot_ns) noexcept : ns_per_tick_(slot_ns / kTicksPerSlot), ticks_per_ns_(kTicksPerSlot / slot_ns) {}
+    explicit SlotClock(double slot_ns) noexcept
+        : ns_per_tick_(slot_ns / kTicksPerSlot), ticks_per_ns_(kTicksPerSlot / slot_ns) {}
     uint64_t ns(Tick t) const noexcept { return static_cast<uint64_t>(static_cast<double>(t) * ns_per_tick_ + 0.5); }
     /// Nearest tick; times beyond what a double counts exactly are far beyond any simulation.
     Tick ticks(double ns) const noexcept { return static_cast<Tick>(ns * ticks_per_ns_ + 0.5); }

@@ -90,13 +90,16 @@ private:
         }
     };
 
-    uint32_t connection_of(const TaskColumns& c, uint64_t i, uint32_t num_nics, std::unordered_map<Key, uint32_t, KeyHash>& known) {
+    using KnownConnections = std::unordered_map<Key, uint32_t, KeyHash>;
+
+    uint32_t connection_of(const TaskColumns& c, uint64_t i, uint32_t num_nics, KnownConnections& known) {
         const int32_t from = c.source[i], to = c.target[i];
         const auto is_nic = [&](int32_t n) { return n >= 0 && static_cast<uint32_t>(n) < num_nics; };
         if (!is_nic(from) || !is_nic(to))
             throw std::invalid_argument("task " + std::to_string(i) + ": from NIC " + std::to_string(from) + " to NIC " +
                                         std::to_string(to) + "; valid: 0 to " + std::to_string(num_nics - 1));
-        if (from == to) throw std::invalid_argument("task " + std::to_string(i) + ": NIC " + std::to_string(from) + " sends to itself");
+        if (from == to)
+            throw std::invalid_argument("task " + std::to_string(i) + ": NIC " + std::to_string(from) + " sends to itself");
         // Without a key of its own, a job has one connection for every pair of NICs.
         const int64_t key = c.connection_key[i] >= 0 ? c.connection_key[i] : -1 - int64_t{c.job[i]};
         const Key k{static_cast<uint32_t>(from), static_cast<uint32_t>(to), key};
@@ -110,7 +113,8 @@ private:
         const auto deps = static_cast<uint64_t>(c.dep_offset[c.count]);
         for (uint64_t k = 0; k < deps; ++k) {
             if (c.dep_index[k] < 0 || static_cast<uint64_t>(c.dep_index[k]) >= c.count)
-                throw std::invalid_argument("a task waits for task " + std::to_string(c.dep_index[k]) + ", which does not exist");
+                throw std::invalid_argument("a task waits for task " + std::to_string(c.dep_index[k]) +
+                                            ", which does not exist");
             ++successor_offset_[static_cast<size_t>(c.dep_index[k]) + 1];
         }
         for (uint64_t i = 0; i < c.count; ++i) successor_offset_[i + 1] += successor_offset_[i];

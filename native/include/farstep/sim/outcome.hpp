@@ -1,0 +1,34 @@
+// What a run of the packet engine is told as a whole, and what comes of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "farstep/sim/settings.hpp"
+
+namespace farstep::sim {
+
+enum class RunStatus : uint8_t { Finished, Until, WallLimit, Cancelled, Stalled };
+
+struct EngineSettings {
+    FabricSettings fabric;
+    SeriesSettings series;
+    uint64_t remap_delay_ns = 0;        // from a port's failure to the NIC's use of the others, and its peers' after it
+    bool completes_at_source = true;    // a flow is done when its source knows; else when its target has it
+};
+
+/// Results of one task.
+struct TaskOutcome {
+    static constexpr int64_t kNever = -1;
+    int64_t start_ns = kNever, finish_ns = kNever;
+    uint32_t packets = 0, retransmitted = 0, trims = 0, losses = 0, spurious = 0;
+};
+
+/// A connection gave up.
+struct ConnectionFailure {
+    uint64_t time_ns;
+    uint32_t connection;
+    std::string why;
+};
+
+}  // namespace farstep::sim
