@@ -253,6 +253,10 @@ PRODUCTION_EXPERIMENTS: Mapping[str, Experiment] = {
         published="-25 % in that minute, full at once after it, no QP failed",
         setup="ring of 15, 60 MB, 10 flaps in 20 ms for the minute, remapping 1 ms for 3 s",
         measure=_transceiver,
+        note="a quarter of a NIC's bandwidth is a quarter of the step only where nothing but bandwidth counts;"
+        " and between"
+        " two flaps some paths of the plane are back in use here, which NICs that take seconds to remap do not"
+        " manage",
     ),
     "Q4": Experiment(
         title="Losses of the worst nodes in Q3",
