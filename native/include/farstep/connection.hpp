@@ -42,8 +42,9 @@ public:
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
         : Connection(c, cc, links, num_planes, std::make_unique<Arena>()) {}
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena)
-        : num_planes_(num_planes), keepalive_interval_ns_(c.reliability.keepalive_ns), receiver_(c, arena), paths_(c.paths, arena),
-          sender_(c, cc, paths_, arena), control_paths_(links, num_planes),
+        : num_planes_(num_planes), keepalive_interval_ns_(c.reliability.keepalive_ns),
+          refresh_interval_ns_(c.reliability.host_delay_ns), receiver_(c, arena), paths_(c.paths, arena),
+          sender_(c, cc, paths_, arena), control_paths_(links, num_planes, arena),
           outstanding_(c.max_probes, arena), config_(c) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
@@ -239,6 +240,7 @@ public:
     void each_hot_on_answer(F&& f) const noexcept {
         control_paths_.each_hot(f);
         paths_.each_hot(f);
+        sender_.each_hot_of_answers(f);
     }
 
 private:
@@ -363,9 +365,8 @@ private:
 
     // Where data comes in and none goes out, nothing else would tell whether the way back still works (MRC §4.6).
     void maybe_refresh(uint64_t now) noexcept {
-        const uint64_t rtt = sender_.first_rtt_ns();
-        const uint64_t interval = std::max(rtt, config_.reliability.host_delay_ns);
-        if (now - last_refresh_ns_ < interval / num_planes_) return;
+        const uint64_t since = now - last_refresh_ns_;
+        if (since < refresh_interval_ns_ / num_planes_ || since < sender_.first_rtt_ns() / num_planes_) return;
         last_refresh_ns_ = now;
         if (sender_.inflight_bytes() == 0) state_probe_due_ = true;
     }
@@ -386,6 +387,7 @@ private:
     uint32_t num_outstanding_ = 0, num_planes_;
     uint64_t heard_ns_ = 0, keepalive_interval_ns_;
     uint64_t keepalive_ns_ = kNever, probe_deadline_ns_ = kNever, fatal_due_ns_ = kNever;
+    uint64_t last_refresh_ns_ = 0, refresh_interval_ns_;
     Receiver receiver_;
     PathSet paths_;
     Sender sender_;
@@ -395,7 +397,7 @@ private:
     uint64_t last_path_probe_ns_ = 0;
     uint64_t usable_ = ~0ull;
     uint64_t completed_at_failure_ = 0;
-    uint64_t last_refresh_ns_ = 0, planes_inferred_down_ = 0;
+    uint64_t planes_inferred_down_ = 0;
     ProbeCounters probe_counters_;
     ConnectionConfig config_;
     std::unique_ptr<Arena> own_;

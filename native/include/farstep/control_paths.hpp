@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "farstep/entropy.hpp"
+#include "farstep/storage.hpp"
 
 namespace farstep {
 
@@ -23,31 +24,34 @@ struct PlaneLink {
 
 class ControlPaths {
 public:
-    ControlPaths(const PlaneLink* links, uint32_t num_planes) : num_planes_(num_planes) {
+    ControlPaths(const PlaneLink* links, uint32_t num_planes, Arena* arena)
+        : num_planes_(num_planes), num_ports_(ports_of(links, num_planes)), ways_(num_planes, arena),
+          by_port_(num_ports_, arena) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
-        for (uint32_t i = 0; i < num_planes; ++i) by_port_[links[i].local_port % kMaxPlanes] |= 1u << i;
+        for (uint32_t i = 0; i < num_planes; ++i) by_port_[links[i].local_port] |= 1u << i;
         last_port_ = links[0].local_port;
-        arrivals_ = by_port_[last_port_ % kMaxPlanes];
+        arrivals_ = by_port_[last_port_];
     }
 
     /// Something came in on this port.
     void on_arrival(uint8_t local_port) noexcept {
         if (local_port == last_port_) return;
         last_port_ = local_port;
-        if (const uint32_t planes = by_port_[local_port % kMaxPlanes]) arrivals_ = planes;
+        if (const uint32_t planes = planes_of(local_port)) arrivals_ = planes;
     }
     /// The peer answered what we sent on this plane.
     void on_answered(uint8_t plane) noexcept {
-        if (plane < num_planes_) unanswered_[plane] = 0;
+        if (plane < num_planes_) ways_[plane].unanswered = 0;
     }
     void on_probe_answered(uint8_t plane, EvIndex ev) noexcept {
         on_answered(plane);
-        if (plane < num_planes_) confirmed_[plane].add(ev);
+        if (plane < num_planes_) ways_[plane].confirmed.add(ev);
     }
     void on_unanswered(uint8_t plane, EvIndex ev) noexcept {
         if (plane >= num_planes_) return;
-        if (unanswered_[plane] < kSuspect) ++unanswered_[plane];
-        confirmed_[plane].remove(ev);
+        Way& w = ways_[plane];
+        if (w.unanswered < kSuspect) ++w.unanswered;
+        w.confirmed.remove(ev);
     }
 
     /// For an answer; kNoEv only where every entropy value is denied. `knows_paths`: data of ours tells which work.
@@ -61,10 +65,10 @@ public:
         return any(paths);
     }
     /// Probes on the planes of this port went unanswered.
-    bool is_suspect(uint8_t local_port) const noexcept { return by_port_[local_port % kMaxPlanes] & suspects(); }
+    bool is_suspect(uint8_t local_port) const noexcept { return planes_of(local_port) & suspects(); }
     /// For an answer on a plane of this port, good or bad.
     EvIndex back_over(uint8_t local_port, const PathSet& paths) noexcept {
-        return any(paths, paths.plane_mask() & by_port_[local_port % kMaxPlanes]);
+        return any(paths, paths.plane_mask() & planes_of(local_port));
     }
     EvIndex probe(uint64_t now, PathSet& paths) noexcept {
         // What was confirmed and what was not, in turn: the one may have died, the other may work.
@@ -76,7 +80,8 @@ public:
     /// Calls f(address, bytes) for what an answer touches; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(this, sizeof *this - sizeof by_port_ - sizeof confirmed_);
+        f(this, sizeof *this);
+        f(ways_.get(), num_planes_ * sizeof(Way));
     }
 
 private:
@@ -110,13 +115,25 @@ private:
         uint8_t count_ = 0, oldest_ = 0, turn_ = 0;
     };
 
+    struct Way {
+        Confirmed confirmed;
+        uint8_t unanswered = 0;  // probes in a row
+    };
+
+    static uint32_t ports_of(const PlaneLink* links, uint32_t num_planes) noexcept {
+        uint32_t ports = 1;
+        for (uint32_t i = 0; i < num_planes; ++i) ports = links[i].local_port >= ports ? links[i].local_port + 1u : ports;
+        return ports;
+    }
+    uint32_t planes_of(uint8_t local_port) const noexcept { return local_port < num_ports_ ? by_port_[local_port] : 0; }
     uint64_t suspects() const noexcept {
         uint64_t planes = 0;
         for (uint32_t p = 0; p < num_planes_; ++p)
-            if (unanswered_[p] >= kSuspect) planes |= 1ull << p;
+            if (ways_[p].unanswered >= kSuspect) planes |= 1ull << p;
         return planes;
     }
     uint64_t distant(const PathSet& paths) const noexcept {
+        if (num_planes_ == 1) return 0;
         uint64_t shortest = 0, planes = 0;
         for (uint8_t p = 0; p < num_planes_; ++p) {
             const uint64_t rtt = paths.plane_rtt_ns(p);
@@ -131,7 +148,7 @@ private:
         for (uint32_t n = 0; n < num_planes_; ++n) {
             const uint32_t plane = (next + n) % num_planes_;
             if (!(planes >> plane & 1)) continue;
-            EvIndex ev = only_confirmed ? confirmed_[plane].next(paths) : kNoEv;
+            EvIndex ev = only_confirmed ? ways_[plane].confirmed.next(paths) : kNoEv;
             if (ev == kNoEv) ev = paths.pick(now, 1ull << plane, kNoEv, 0);
             if (ev == kNoEv) continue;
             next = plane + 1;
@@ -149,14 +166,13 @@ private:
         return kNoEv;
     }
 
-    uint32_t num_planes_;
+    uint32_t num_planes_, num_ports_;
     uint32_t arrivals_ = 0;              // planes the last packet may have come by
     uint32_t next_answer_ = 0, next_probe_ = 0, any_cursor_ = 0;
     uint8_t last_port_ = 0;
     bool asks_confirmed_ = false;
-    uint8_t unanswered_[kMaxPlanes] = {};
-    uint32_t by_port_[kMaxPlanes] = {};  // planes of each local port
-    Confirmed confirmed_[kMaxPlanes];
+    Table<Way> ways_;           // by plane
+    Table<uint32_t> by_port_;   // planes of each local port
 };
 
 }  // namespace farstep

@@ -75,7 +75,7 @@ public:
     template <class F>
     void each_hot(F&& f) const noexcept {
         f(planes_.get(), num_planes_ * sizeof(Stretch));
-        f(table_.get(), size_ * sizeof(EvIndex));
+        f(table_.get(), max_evs_ * sizeof(EvIndex));
     }
 
 private:

@@ -26,6 +26,18 @@ public:
     uint64_t next_psn() const noexcept { return next_psn_; }
     int64_t inflight_bytes() const noexcept { return inflight_bytes_; }
     uint32_t retries() const noexcept { return retries_; }
+    /// Calls f(address, bytes) for what choosing an answer's path reads.
+    template <class F>
+    void each_hot_of_answers(F&& f) const noexcept {
+        f(&inflight_bytes_, sizeof inflight_bytes_);
+    }
+    /// Asks the cache for the record of a packet, by its low bits.
+    void prefetch(uint32_t psn) const noexcept { __builtin_prefetch(&records_[psn & mask_], 1); }
+    /// And for the positions of packets on so many entropy values.
+    template <class F>
+    void each_hot_of_order(uint32_t num_evs, F&& f) const noexcept {
+        f(order_.get(), num_evs * sizeof(EvOrder));
+    }
     const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
     uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : reliability_.initial_rtt_ns; }
     uint64_t rto_ns() const noexcept {

@@ -183,16 +183,25 @@ public:
         if (rows_[c].source) rows_[c].source->connection.sender().prefetch_next();
     }
     void prefetch_data(const Cargo& g) const noexcept { data_lines_.prefetch(rows_[g.connection].target); }
-    void prefetch_data_last(const Cargo& g) const noexcept {
-        const TargetEnd* const t = rows_[g.connection].target;
-        if (t && t->connection.receiver().is_near_answer(net_->fabric().settings().mtu_bytes)) answer_lines_.prefetch(t);
+    void prefetch_data_last(uint32_t number) const noexcept {
+        const TargetEnd* const t = rows_[net_->cargo(number).connection].target;
+        if (!t) return;
+        const bool is_marked = net_->packet(number).flags & Packet::kMarked;
+        const bool is_near = t->connection.receiver().is_near_answer(net_->fabric().settings().mtu_bytes);
+        if (is_marked || is_near) answer_lines_.prefetch(t);
     }
     void prefetch_control(const Control& c) const noexcept {
         if (c.to_source) ack_lines_.prefetch(rows_[c.connection].source);
         else data_lines_.prefetch(rows_[c.connection].target);
     }
     void prefetch_control_last(const Control& c) const noexcept {
-        if (c.to_source && rows_[c.connection].source) rows_[c.connection].source->connection.sender().prefetch_oldest();
+        if (!c.to_source || !rows_[c.connection].source) return;
+        const Sender& s = rows_[c.connection].source->connection.sender();
+        s.prefetch_oldest();
+        if (c.kind == mrc::kSack) {
+            const auto b = c.get<mrc::SackBody>();
+            s.prefetch(b.cack_psn + static_cast<uint32_t>(int32_t{b.ack_psn_offset}));
+        }
     }
 
     // ---- figures -----------------------------------------------------------------------------------------------------
@@ -414,6 +423,7 @@ private:
             const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch, p, bytes); };
             on_poll(end, head_bytes(*end));
             each_hot(*end, on_poll);
+            on_poll(end->own_routes.get(), configs_.source_evs() * sizeof(uint64_t));
             on_ack(end, head_bytes(*end));
             each_hot(*end, on_ack);
             end->connection.paths().each_hot_on_ack(on_ack);
@@ -446,6 +456,7 @@ private:
         end.connection.each_hot(f);
         end.connection.paths().each_hot(f);
         end.connection.sender().each_hot(f);
+        end.connection.sender().each_hot_of_order(end.connection.config().paths.max_evs, f);
         end.window.each_hot(f);
     }
     void fill_links(uint32_t nic, uint32_t peer, PlaneLink* links) const noexcept {

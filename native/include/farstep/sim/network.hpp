@@ -72,7 +72,10 @@ public:
     // ---- NICs ------------------------------------------------------------------------------------------------------
 
     /// A packet starts on the wire of a NIC port at tick `start`; the caller has set what belongs to the transport.
-    uint32_t new_packet() { return packets_.take(); }
+    uint32_t new_packet() {
+        packets_.peek(kAhead, [&](uint32_t i) { prefetch_arrival(i); });
+        return packets_.take();
+    }
     void inject(uint32_t number, uint32_t nic_port, Tick start) {
         NicPort& n = fabric_.nic_port(nic_port);
         Port& q = fabric_.port(n.port);
@@ -111,7 +114,7 @@ public:
         NicPort& n = fabric_.nic_port(w.nic_port);
         const uint32_t bytes = fabric_.settings().control_bytes;
         charge_nic(n, bytes);
-        charge(w.last_port, bytes);
+        charges_.push_back(w.last_port);
         if (fabric_.has_faults() && loses_control(n.port, w.route)) {
             ++counters_.control_lost;
             return;
@@ -143,6 +146,7 @@ public:
     /// Every port with something to send serves one packet. The walk over the ports begins at a random place and goes in
     /// a random direction in every slot, so that no port comes before another more often than after it.
     void serve(Slot slot) {
+        settle();
         const uint64_t draw = order_.at(slot);
         const size_t words = fabric_.num_active_words();
         const uint64_t* const active = fabric_.active_words();
@@ -178,6 +182,19 @@ public:
         if (k.sent == accounted) return;
         throw std::logic_error("conservation violated: " + std::to_string(k.sent) + " packets sent, " +
                                std::to_string(accounted) + " accounted for");
+    }
+    /// Charges ports for the control packets sent since the last time; before ports are served or looked at.
+    void settle() noexcept {
+        const uint32_t bytes = fabric_.settings().control_bytes;
+        const size_t count = charges_.size();
+        for (size_t i = 0; i < count; ++i) {
+            if (i + kAhead < count) {
+                fabric_.prefetch_port(charges_[i + kAhead]);
+                __builtin_prefetch(&fabric_.tally(charges_[i + kAhead]), 1);
+            }
+            charge(charges_[i], bytes);
+        }
+        charges_.clear();
     }
     bool has_waiting() const noexcept { return waiting_ > 0; }
     uint64_t waiting() const noexcept { return waiting_; }
@@ -462,7 +479,7 @@ private:
     Pool<Control> controls_;
     Calendar wire_, events_;
     std::vector<Arrival> arrivals_;
-    std::vector<uint32_t> turn_;
+    std::vector<uint32_t> turn_, charges_;
     size_t num_arrivals_ = 0;
     CounterRng rng_, order_, marks_;
     TrafficCounters counters_;

@@ -172,6 +172,7 @@ public:
     uint64_t slots_stepped() const noexcept { return slots_stepped_; }
     /// Takes the counters of flows that are not done.
     void settle() {
+        net_.settle();
         if (series_.next_ns() != UINT64_MAX && now_ns() > 0) sample(now_ns());
         for (uint32_t c = 0; c < rows_.size(); ++c)
             if (rows_[c].open && rows_[c].completing != TaskGraph::kNoTask) note_counters(c, rows_[c].completing);
@@ -329,8 +330,8 @@ private:
         for (size_t i = 0; i < count; ++i) {
             if (i + 2 * kAhead < count) net_.prefetch_arrival(packet_of(a[i + 2 * kAhead]));
             if (i + kAhead < count) transport_->prefetch_data(net_.cargo(packet_of(a[i + kAhead])));
-            if constexpr (requires(const Cargo& g) { transport_->prefetch_data_last(g); })
-                if (i + kAhead / 2 < count) transport_->prefetch_data_last(net_.cargo(packet_of(a[i + kAhead / 2])));
+            if constexpr (requires { transport_->prefetch_data_last(0u); })
+                if (i + kAhead / 2 < count) transport_->prefetch_data_last(packet_of(a[i + kAhead / 2]));
             const uint32_t number = packet_of(a[i]);
             now_ = begin + net_.packet(number).phase;
             transport_->on_data(*this, number);
@@ -511,6 +512,7 @@ private:
             if (rows_[c].open && !rows_[c].failed) wake(c);
     }
     void sample(uint64_t ns) {
+        net_.settle();
         const TrafficCounters& k = net_.counters();
         series_.sample(ns, net_.fabric(), {goodput_bytes_, k.dropped(), k.trimmed, retransmitted_, k.marked});
         collect_path_events();

@@ -81,6 +81,11 @@ public:
     T& operator[](uint32_t i) noexcept { return items_[i]; }
     const T& operator[](uint32_t i) const noexcept { return items_[i]; }
     void prefetch(uint32_t i) const noexcept { items_.prefetch(i); }
+    /// Calls f(i) for the element that is taken after `ahead` others, if that one was in use before.
+    template <class F>
+    void peek(size_t ahead, F&& f) const noexcept {
+        if (num_free_ > ahead) f(free_[num_free_ - 1 - ahead]);
+    }
     size_t live() const noexcept { return used_ - num_free_; }
 
 private:
