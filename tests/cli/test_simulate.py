@@ -123,6 +123,7 @@ def test_what_a_level_ignores_is_told(folder):
         ),
         (("s.toml", "--set", "fabric.leaves=0"), "error: s.toml: fabric.leaves = 0"),
         (("s.toml", "--seed", "-1"), "error: s.toml: run.seed = -1: must be greater than or equal to 0"),
+        (("s.toml", "--report", "no/where.html"), "error: --report no/where.html: there is no folder no"),
     ],
 )
 def test_a_mistake_ends_with_one_line_and_status_2(folder, arguments, error):

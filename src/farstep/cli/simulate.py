@@ -52,6 +52,7 @@ def simulate(
             print(dump_toml(loaded), end="")
             return
         names = _transports(compare, loaded)
+        _check_folder(report)
         results = _run(loaded, names, is_quiet=quiet or as_json)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
@@ -166,6 +167,12 @@ def _headline(results: "dict[str, SimResult]") -> str:
     work = f"{flows:,} flows" + (f" and {delays:,} delays" if delays else "")
     took_s = sum(each.meta["wall_s"] for each in results.values())
     return f"{result.meta['fabric']}: {work}, {result.meta['level']} level, seed {result.meta['seed']}, {took_s:.2g} s"
+
+
+def _check_folder(report: Path | None) -> None:
+    """Refuses a report that cannot be written, before hours are spent on what it would show."""
+    if report is not None and not report.parent.is_dir():
+        raise CommandError(f"--report {report}: there is no folder {report.parent}", status=USAGE)
 
 
 def _write(results: "dict[str, SimResult]", out: Path) -> None:

@@ -32,7 +32,11 @@ SECTIONS: dict[str, tuple[type[BaseModel], set[str]]] = {
 def row(model: type[BaseModel], name: str) -> str:
     field = model.model_fields[name]
     default = (
-        "required" if field.is_required() else "" if field.default is None else f"`{_toml(field.default)}`"
+        "required"
+        if field.is_required()
+        else ""
+        if field.default is None or field.default_factory is not None
+        else f"`{_toml(field.default)}`"
     )
     limits = ", ".join(dict.fromkeys([*_limits(field.metadata), *_values(field.annotation)]))
     return f"| `{name}` | {default} | {limits} | {field.description} |"
