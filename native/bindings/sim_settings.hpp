@@ -18,7 +18,14 @@ public:
     template <class T>
     void read(const char* name, T& out) {
         known_.insert(name);
-        if (values_.contains(name)) out = nanobind::cast<T>(values_[name]);
+        if (!values_.contains(name)) return;
+        const nanobind::object value = values_[name];
+        try {
+            out = nanobind::cast<T>(value);
+        } catch (const nanobind::cast_error&) {
+            const std::string given = nanobind::cast<std::string>(nanobind::str(value));
+            throw nanobind::value_error((std::string(name) + " = " + given + ": is of another type than this setting, or beyond its range").c_str());
+        }
     }
     /// Refuses what nobody asked for.
     void finish() const {

@@ -60,6 +60,10 @@ def simulate(
         raise CommandError(str(error), status=REMOTE) from error
     except KeyboardInterrupt as error:
         raise CommandError("stopped", status=INTERRUPTED) from error
+    except MemoryError as error:
+        raise CommandError(
+            'not enough memory; run.level = "flow", fewer NICs or transport.evs need less', status=LOCAL
+        ) from error
     _print(results, as_json=as_json, with_story=story)
     if out is not None:
         _write(results, out)

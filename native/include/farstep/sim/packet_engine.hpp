@@ -78,15 +78,16 @@ public:
     /// Goes on until everything is done or a limit is met. `keep_going` is asked now and then; false cancels the run.
     RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) {
         const auto began = std::chrono::steady_clock::now();
-        uint32_t countdown = kSlotsBetweenChecks;
+        size_t work = 0;
         while (tasks_left_ > 0) {
             const Slot next = next_slot();
             if (next == kNoSlot || is_stuck(next, limits)) return RunStatus::Stalled;
             if (net_.fabric().clock().ns(start_of(next)) >= limits.until_ns) return RunStatus::Until;
             if (const uint32_t length = stretch_from(next, limits); length > 1) step_stretch(next, length);
             else step(next);
-            if (--countdown) continue;
-            countdown = kSlotsBetweenChecks;
+            work += kSlotWork + recent_;
+            if (work < kWorkBetweenChecks) continue;
+            work = 0;
             if (keep_going && !keep_going()) return RunStatus::Cancelled;
             if (limits.max_wall_s > 0 &&
                 std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > limits.max_wall_s)
@@ -188,7 +189,8 @@ public:
     }
 
 private:
-    static constexpr uint32_t kSlotsBetweenChecks = 4096;
+    // A slot of a large network takes milliseconds, one of an idle network nothing: both count for looking at the clock.
+    static constexpr size_t kWorkBetweenChecks = 1 << 15, kSlotWork = 8;
     static constexpr uint32_t kMaxStretch = 8;    // slots taken together at most
     static constexpr uint32_t kBusyShare = 16;    // with fewer arrivals a slot than one for so many NICs, it does not pay
     static constexpr uint32_t kAhead = 8;  // entries between asking the cache for something and using it
