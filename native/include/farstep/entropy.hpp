@@ -465,6 +465,7 @@ private:
         e.rtt_ns = e.rtt_ns == 0 ? sample : e.rtt_ns - e.rtt_ns / 8 + sample / 8;
         PlaneHealth& h = health_[e.plane];
         h.rtt_ns = h.rtt_ns == 0 ? rtt_ns : h.rtt_ns - h.rtt_ns / 16 + rtt_ns / 16;
+        h.near_ns = h.near_ns == 0 || rtt_ns < h.near_ns ? rtt_ns : h.near_ns + (rtt_ns - h.near_ns) / 8;
         share_.on_rtt(e.plane, rtt_ns);
     }
 

@@ -72,7 +72,7 @@ public:
         Record& r = records_[ev];
         r.on_condemned(now, config);
         r.bad = true;
-        r.due_ns = now + interval_ns_;
+        r.due_ns = now + wait_ns();
         enqueue(ev);
     }
     // The EV is no longer bad; `earned` if probes brought it back.
@@ -87,7 +87,7 @@ public:
         if (count_ == 0 || now < next_ns()) return false;
         const EvIndex ev = queue_[head_];
         pop();
-        records_[ev].due_ns = now + interval_ns_;
+        records_[ev].due_ns = now + wait_ns();
         enqueue(ev);
         last_probe_ns_ = now;
         probed_ = true;
@@ -105,9 +105,13 @@ public:
 
     // True once the EV has answered often enough.
     bool on_reply(EvIndex ev) noexcept {
+        lost_run_ = 0;
         return records_[ev].bad && records_[ev].on_success();
     }
-    void on_lost(EvIndex ev) noexcept { records_[ev].on_failure(); }
+    void on_lost(EvIndex ev) noexcept {
+        records_[ev].on_failure();
+        if (lost_run_ < UINT32_MAX) ++lost_run_;
+    }
 
     uint32_t needed(EvIndex ev) const noexcept { return records_[ev].needed(); }
 
@@ -118,6 +122,15 @@ private:
     static constexpr uint64_t kIntervalMaxNs = 250'000'000;
     static constexpr uint64_t kIntervalMinRtts = 4;
     static constexpr uint64_t kProbesPerRtt = 8;   // on the way at once, whatever the number of bad EVs
+
+    // With every bad EV silent for several rounds they are asked less often: a slow line must not be filled by probes that
+    // wait for each other until they count as lost.
+    static constexpr uint32_t kPatientRounds = 4, kSlowestShift = 5;
+    uint64_t wait_ns() const noexcept {
+        uint32_t shift = 0;
+        while (!interval_fixed_ && shift < kSlowestShift && lost_run_ >= (kPatientRounds << shift) * (count_ + 1)) ++shift;
+        return std::max(interval_ns_, std::min(interval_ns_ << shift, kIntervalMaxNs));
+    }
 
     struct Record : FlapDamping {
         bool bad = false, queued = false;
@@ -147,6 +160,7 @@ private:
     bool interval_fixed_;
     uint64_t interval_ns_;
     uint64_t last_probe_ns_ = 0;
+    uint32_t lost_run_ = 0;  // probes without an answer since the last answer
     bool probed_ = false;
     uint32_t head_ = 0, count_ = 0;
 };

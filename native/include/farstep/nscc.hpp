@@ -152,7 +152,7 @@ public:
         clamp();
     }
 
-    // A connection went away with bytes in flight.
+    // What was in flight is no more, and the network had no part in it: the connection ended, the peer had no room.
     void on_forget(uint32_t bytes) noexcept {
         inflight_ -= bytes;
         learner_.abandon_round();

@@ -18,6 +18,7 @@ struct PlaneHealth {
     uint64_t down_ns = 0;         // when it was taken down
     uint64_t next_probe_ns = 0;   // while down: one probe per interval for the whole plane
     uint64_t rtt_ns = 0;          // smoothed over its EVs
+    uint64_t near_ns = 0;         // what the quicker packets take at present: falls at once, rises slowly
     FlapDamping damping;
     bool seen = false;            // ever acknowledged anything
     bool down = false;
@@ -43,7 +44,7 @@ struct PlaneHealth {
         return down || ((loss_run > 0 || is_owed) && now - alive_ns >= rtt + rtt / 2);
     }
     bool delivering(uint64_t now, uint64_t rtt, uint32_t losses) const noexcept {
-        return seen && !down && loss_run < losses && now - alive_ns < 5 * std::max(rtt, rtt_ns);
+        return seen && !down && loss_run < losses && now - alive_ns < 5 * std::max(rtt, near_ns);
     }
 };
 

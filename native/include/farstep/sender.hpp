@@ -123,11 +123,13 @@ public:
         if (r.state != RecordState::InFlight || p.neth.timestamp != timestamp_of(r.tx_ns)) return true;
         const bool trim = p.neth.reason == wire::NackReason::Trimmed || p.neth.reason == wire::NackReason::TrimmedLastHop;
         if (trim) ++counters_.trimmed;
-        // Where the peer lacked room, nobody's path is to blame.
+        // Where the peer lacked room, no path is to blame, and no queue: the window stays as it is.
+        const bool is_refused = p.neth.reason == wire::NackReason::NoResource;
         const bool blameless = p.neth.reason != wire::NackReason::Trimmed;
-        cc_->on_trim(now, r.size_bytes, blameless);
+        if (is_refused) cc_->on_forget(r.size_bytes);
+        else cc_->on_trim(now, r.size_bytes, blameless);
         paths_->on_trimmed(now, r.ev, blameless, r.size_bytes);
-        if (p.neth.reason == wire::NackReason::NoResource) {
+        if (is_refused) {
             hold(now, r);
             return true;
         }
