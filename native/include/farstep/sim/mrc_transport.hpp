@@ -416,7 +416,8 @@ private:
         Arena arena(scratch, kScratch_bytes);
         const ConnectionConfig c = configs_.config(is_source, configs_.most_ports(), 1);
         const uint32_t planes = configs_.most_ports();
-        const std::vector<PlaneLink> links(planes);
+        std::vector<PlaneLink> links(planes);
+        for (uint32_t k = 0; k < planes; ++k) links[k].local_port = static_cast<uint8_t>(k);
         if (is_source) {
             auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), planes, &arena);
             const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch, p, bytes); };
