@@ -137,6 +137,9 @@ MrcSettings mrc_settings(Knobs& k, const EngineSettings& e) {
     k.read("settle_ns", m.paths.settle_ns);
     k.read("skip_passes", m.paths.skip_passes);
     k.read("watches_skips", m.watches_skips);
+    bool by_capacity = false;
+    k.read("capacity_share", by_capacity);
+    if (by_capacity) m.paths.share = ShareMode::Capacity;
     NsccConfig& n = m.congestion;
     k.read("rate_bytes_per_s", n.rate_bytes_per_s);
     k.read("quick_adapt", n.quick_adapt);

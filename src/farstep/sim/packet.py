@@ -133,7 +133,7 @@ class PacketSettings:
     completes_at_source: bool = False
     """A flow is done when its sender knows; False: when its last byte is at the receiver."""
     stall_ns: int = 1_000_000_000
-    """Nothing arrived for so long: the run is stuck."""
+    """Nothing arrived for so long, and for `STALL_RTTS` of the longest round trip: the run is stuck."""
     transport: Mapping[str, Any] = field(default_factory=dict)
     """Knobs of the transport, see `MRC_KNOBS` for those of `mrc`."""
 
@@ -197,6 +197,7 @@ MRC_KNOBS: Mapping[str, Any] = {
 The times are those of NICs: hosts answer milliseconds late, which is what the shipped defaults allow for. `mpr` 0:
 twice the largest window. `initial_rtt_ns` and `first_timeout_ns` follow the network's round trip.
 """
+STALL_RTTS = 16
 FIRST_TIMEOUT_RTTS = 10
 FIRST_TIMEOUT_MIN_NS = 200_000
 
@@ -344,14 +345,15 @@ class PacketSimulator:
         on_progress: Callable[[int, int], None] | None,
     ) -> RunStatus:
         """Runs to the end, in slices of real time between which progress is told."""
+        stall_ns = max(self.settings.stall_ns, round(STALL_RTTS * self._longest_round_trip_ns()))
         if on_progress is None:
-            return RunStatus(engine.run(limit_ns, max_wall_s or 0.0, self.settings.stall_ns))
+            return RunStatus(engine.run(limit_ns, max_wall_s or 0.0, stall_ns))
         began_s, total = time.perf_counter(), engine.tasks_left
         while True:
             left_s = np.inf if max_wall_s is None else max_wall_s - (time.perf_counter() - began_s)
             if left_s <= 0.0:
                 return RunStatus.WALL_LIMIT
-            status = RunStatus(engine.run(limit_ns, min(left_s, _SLICE_S), self.settings.stall_ns))
+            status = RunStatus(engine.run(limit_ns, min(left_s, _SLICE_S), stall_ns))
             on_progress(total - engine.tasks_left, engine.now_ns)
             if status is not RunStatus.WALL_LIMIT:
                 return status
