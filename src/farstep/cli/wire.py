@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,19 +72,7 @@ def measured_sites(
             for plane, address in enumerate(end.ports):
                 public = emulator.expose(site, plane, address)
                 end.set_public_addresses(plane, {name: to for name, to in public.items() if name != site})
-        posts: list[tuple[Any, Any, Any]] = []
-        connections = []
-        for flow in scenario.flows:
-            source = network.sites.index(flow.sender)
-            there = ends[source].create_connection(peer_name=network.sites[1 - source])
-            back = ends[1 - source].create_connection(peer_name=flow.sender)
-            there.connect(back.descriptor)
-            back.connect(there.descriptor)
-            connections.append(there)
-            held = [np.zeros(flow.size_bytes, np.uint8) for _ in range(2)]
-            mine = stack.enter_context(ends[source].register(held[0]))
-            theirs = stack.enter_context(ends[1 - source].register(held[1]))
-            posts += [(there, mine, theirs)] * flow.messages
+        connections, posts = _connected(scenario, ends, stack)
         for there, mine, theirs in dict.fromkeys(posts):
             # A connection that has not sent yet has the round trip to learn; the simulator is told it.
             there.write(mine, 0, min(WARM_BYTES, mine.length_bytes), theirs.remote, 0).wait(WAIT_S)
@@ -114,6 +102,26 @@ def measured_sites(
         losses=_lost(lost) - before,
         bad_evs=sum(plane.bad_evs for each in stats for plane in each.planes),
     )
+
+
+def _connected(
+    scenario: TwoSites, ends: Sequence[Any], stack: ExitStack
+) -> tuple[list[Any], list[tuple[Any, Any, Any]]]:
+    """Connections of the flows, and for each message its connection and the regions it goes from and to."""
+    sites = scenario.network.sites
+    connections, posts = [], []
+    for flow in scenario.flows:
+        source = sites.index(flow.sender)
+        there = ends[source].create_connection(peer_name=sites[1 - source])
+        back = ends[1 - source].create_connection(peer_name=flow.sender)
+        there.connect(back.descriptor)
+        back.connect(there.descriptor)
+        connections.append(there)
+        held = [np.zeros(flow.size_bytes, np.uint8) for _ in range(2)]
+        mine = stack.enter_context(ends[source].register(held[0]))
+        theirs = stack.enter_context(ends[1 - source].register(held[1]))
+        posts += [(there, mine, theirs)] * flow.messages
+    return connections, posts
 
 
 def _note(finished: np.ndarray, index: int, began_s: float) -> None:
