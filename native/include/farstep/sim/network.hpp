@@ -250,7 +250,7 @@ public:
 private:
     static constexpr size_t kMaxPackets = size_t{1} << 27, kMaxControls = size_t{1} << 26;  // reserved, not resident
 
-    static constexpr size_t kAhead = 12;  // entries between asking the cache for something and using it
+    static constexpr size_t kAhead = 20;  // entries between asking the cache for something and using it
 
     // ---- ports -------------------------------------------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ private:
     static constexpr size_t kWorkBetweenChecks = 1 << 15, kSlotWork = 8;
     static constexpr uint32_t kMaxStretch = 8;    // slots taken together at most
     static constexpr uint32_t kBusyShare = 16;    // with fewer arrivals a slot than one for so many NICs, it does not pay
-    static constexpr uint32_t kAhead = 8;  // entries between asking the cache for something and using it
+    static constexpr uint32_t kAhead = 12;  // entries between asking the cache for something and using it
 
     // ---- time ----------------------------------------------------------------------------------------------------------
 
