@@ -134,12 +134,20 @@ def test_a_mistake_ends_with_one_line_and_status_2(folder, arguments, error):
     assert done.stdout == ""
 
 
-def test_a_run_that_gets_stuck_ends_with_status_3(folder):
+def test_a_run_that_gets_stuck_keeps_what_it_has_and_ends_with_status_3(folder):
     (folder / "s.toml").write_text(SMALL + '[[faults]]\nkind = "nic_down"\nnic = 3\nat_us = 1\n')
     done = farstep("simulate", "s.toml", cwd=folder)
-    assert done.returncode == 3
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("error: task ")
+    packets = ("simulate", "s.toml", "--level", "packet", "--out", "kept", "--report", "kept.html")
+    done = farstep(*packets, cwd=folder)
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "flow of" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "tasks unfinished" in done.stdout
+    assert (folder / "kept").is_dir()
+    assert "<html" in (folder / "kept.html").read_text()[:1000]
 
 
 def test_a_sweep_goes_on_where_it_was(folder):

@@ -43,7 +43,6 @@ def simulate(
     link. The same seed gives the same result.
     """
     from farstep.fabric.errors import ConfigError
-    from farstep.sim.run import SimulationStalled
     from farstep.sim.scenario import dump_toml, load_scenario
 
     try:
@@ -53,22 +52,25 @@ def simulate(
             return
         names = _transports(compare, loaded)
         _check_folder(report)
-        results = _run(loaded, names, is_quiet=quiet or as_json)
+        results, stuck = _run(loaded, names, is_quiet=quiet or as_json)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
-    except SimulationStalled as error:
-        raise CommandError(str(error), status=REMOTE) from error
     except KeyboardInterrupt as error:
         raise CommandError("stopped", status=INTERRUPTED) from error
     except MemoryError as error:
         raise CommandError(
             'not enough memory; run.level = "flow", fewer NICs or transport.evs need less', status=LOCAL
         ) from error
-    _print(results, as_json=as_json, with_story=story)
-    if out is not None:
-        _write(results, out)
-    if report is not None:
-        _write_report(results, report)
+    if results:
+        _print(results, as_json=as_json, with_story=story)
+        if out is not None:
+            _write(results, out)
+        if report is not None:
+            _write_report(results, report)
+    if stuck:
+        raise CommandError(
+            stuck[0] if len(names) == 1 else "not every transport came to an end", status=REMOTE
+        )
 
 
 def _overrides(level: str | None, seed: int | None, settings: list[str]) -> dict[str, Any]:
@@ -101,15 +103,22 @@ def _transports(compare: str | None, scenario: "Scenario") -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
-def _run(scenario: "Scenario", names: list[str], *, is_quiet: bool) -> "dict[str, SimResult]":
+def _run(
+    scenario: "Scenario", names: list[str], *, is_quiet: bool
+) -> "tuple[dict[str, SimResult], list[str]]":
+    """Results, of transports that got stuck as far as they came, and what those waited for."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from farstep.sim.run import Progress as Step
     from farstep.sim.run import SimulationStalled, compare
 
+    stuck: list[str] = []
+
     def tell(name: str, stalled: SimulationStalled) -> None:
-        print(f"note: {name}: {stalled}", file=sys.stderr)
+        stuck.append(str(stalled))
+        if len(names) > 1:
+            print(f"note: {name}: {stalled}", file=sys.stderr)
 
     console = Console(stderr=True)
     columns = (
@@ -127,10 +136,8 @@ def _run(scenario: "Scenario", names: list[str], *, is_quiet: bool) -> "dict[str
             now = f"{step.done:,} of {step.tasks:,} tasks at {step.now_ns / 1000:,.0f} us"
             bar.update(rows[name], completed=step.share, now=now)
 
-        results = compare(scenario, names, on_progress=show, on_stall=tell if len(names) > 1 else None)
-    if not results:
-        raise SimulationStalled("no transport came to an end")
-    return results
+        results = compare(scenario, names, on_progress=show, on_stall=tell)
+    return results, stuck
 
 
 def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) -> None:
@@ -190,12 +197,8 @@ def _write(results: "dict[str, SimResult]", out: Path) -> None:
 
 
 def _write_report(results: "dict[str, SimResult]", path: Path) -> None:
-    try:
-        from farstep.observe.sim_report import write_sim_report
-    except ModuleNotFoundError as error:
-        if error.name != "farstep.observe.sim_report":
-            raise
-        raise CommandError("this version writes no reports of simulations", status=LOCAL) from error
+    from farstep.observe.sim_report import write_sim_report
+
     try:
         write_sim_report(results, path)
     except OSError as error:
