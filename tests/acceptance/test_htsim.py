@@ -10,8 +10,6 @@ from farstep.sim.reproduce.record import Effort, Finding, Verdict
 
 DATA = Path(__file__).parent / "data" / "htsim"
 OUTSIDE = {
-    "x_perm128_failed4_reps",
-    "x_perm128_failed4_oblivious",
     "x_perm128_ecmp1path",
     "uec_nscc_obl_perm128",
 }

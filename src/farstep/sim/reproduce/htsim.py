@@ -8,6 +8,7 @@ closer than the seeds are to each other.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import lzma
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology, load_topology
-from farstep.sim.faults import LinkAction
 from farstep.sim.reproduce.record import Effort, Finding, Measure, Verdict
-from farstep.sim.reproduce.runs import link_action, run, streams
+from farstep.sim.reproduce.runs import run, streams
 from farstep.sim.result import SimResult
 from farstep.sim.tasks import TaskTable
 from farstep.sim.workloads.matrices import read_matrix
@@ -50,6 +50,13 @@ _COMMON: Mapping[str, Any] = {
     "last_hop_ecn": True,
     "completes_at_source": True,
 }
+_ROOM_BY_RATE: Mapping[str, Any] = {
+    "queue_limit_bytes": 0,
+    "ecn_min_bytes": -1,
+    "ecn_max_bytes": -1,
+    "base_rtt_ns": QUEUE_BYTES * 8 / 100,
+}
+"""As much room and the same marks at 100 Gb/s, less on slower links: its queues hold a round trip of their link."""
 Times = NDArray[np.float64]
 
 HEAD = """# Against htsim
@@ -67,10 +74,6 @@ ours: their verdict is "within seeds". MRC has no like in htsim; it is shown whe
 """
 
 _EXPLAINED: Mapping[str, str] = {
-    "x_perm128_failed4_reps": "the same 14 flows are slow as in htsim, and both balancers are off alike, so that their"
-    " ratio agrees; with one direction slow half as many packets are trimmed here, with both as many, and the tail"
-    " stays where it is",
-    "x_perm128_failed4_oblivious": "as with REPS",
     "uec_rccc_a2a128": "receivers here share their credit more evenly: all flows end earlier than in htsim, where more"
     " of them are very short and more very long",
     "x_perm128_ecmp1path": "which flows share a path is drawn by another hash",
@@ -266,25 +269,23 @@ def _inputs(folder: Path, matrix: str, topology: str) -> tuple[Topology, TaskTab
     return load_topology(folder / "topo" / f"{topology}.topo"), tasks
 
 
-def _degraded(topology: Topology) -> list[LinkAction]:
+def _degraded(topology: Topology) -> Topology:
     """What `-failed 4` does: links from the core down to the first aggregation switch run at 25 Gb/s."""
     links = topology.resolve("link:t1/p0/0-t2/*/*")
     down = links[topology.node_tier[topology.link_source[links]] == 2]
-    return [link_action(0, down, "rate", DEGRADED_SHARE)]
+    rates = topology.link_rate_gbps.copy()
+    rates[down] *= DEGRADED_SHARE
+    return dataclasses.replace(topology, link_rate_gbps=rates)
 
 
 def simulated(folder: Path, case: Case, seed: int, *, transport: str | None = None) -> SimResult:
     """Runs one case here."""
     topology, tasks = _inputs(folder, case.matrix, case.topology)
     is_other = transport is not None and transport != case.transport
-    return run(
-        topology,
-        tasks,
-        transport or case.transport,
-        seed=seed,
-        actions=_degraded(topology) if case.is_degraded else (),
-        **settings_of(**({} if is_other else {**_LIKE.get(case.transport, {}), **case.settings})),
-    )
+    settings = {} if is_other else {**_LIKE.get(case.transport, {}), **case.settings}
+    if case.is_degraded:
+        topology, settings = _degraded(topology), {**settings, **_ROOM_BY_RATE}
+    return run(topology, tasks, transport or case.transport, seed=seed, **settings_of(**settings))
 
 
 def _figures(result: SimResult, of_flows: bool) -> NDArray[np.float64]:
