@@ -82,7 +82,7 @@ def examples_of(page: Path) -> list[Example]:
                 index += 1
             if index == len(lines):
                 raise ValueError(f"{page}:{start + 1}: the fence is not closed")
-            if fence["language"] in RUNNABLE:
+            if fence["language"] in RUNNABLE or "file" in notes:
                 found.append(_example(page, start + 1, fence["language"], body, notes))
             notes = {}
         elif line.strip():
