@@ -142,18 +142,7 @@ MrcSettings mrc_settings(Knobs& k, const EngineSettings& e) {
     if (by_capacity) m.paths.share = ShareMode::Capacity;
     NsccConfig& n = m.congestion;
     k.read("rate_bytes_per_s", n.rate_bytes_per_s);
-    k.read("quick_adapt", n.quick_adapt);
-    k.read("max_cwnd_bytes", n.max_cwnd_bytes);
-    k.read("initial_cwnd_bytes", n.initial_cwnd_bytes);
-    k.read("target_delay_ns", n.target_delay_ns);
-    k.read("alpha", n.alpha);
-    k.read("fi_bytes", n.fi_bytes);
-    k.read("eta_bytes", n.eta_bytes);
-    k.read("fi_scale", n.fi_scale);
-    k.read("gamma", n.gamma);
-    k.read("max_md_jump", n.max_md_jump);
-    k.read("delay_weight", n.delay_weight);
-    k.read("qa_gate", n.qa_gate);
+    read_congestion(k, n);
     return m;
 }
 

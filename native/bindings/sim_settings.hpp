@@ -39,6 +39,22 @@ private:
     std::set<std::string> known_;
 };
 
+/// What MRC and the transports of UET let one set of NSCC.
+inline void read_congestion(Knobs& k, farstep::NsccConfig& n) {
+    k.read("quick_adapt", n.quick_adapt);
+    k.read("max_cwnd_bytes", n.max_cwnd_bytes);
+    k.read("initial_cwnd_bytes", n.initial_cwnd_bytes);
+    k.read("target_delay_ns", n.target_delay_ns);
+    k.read("alpha", n.alpha);
+    k.read("fi_bytes", n.fi_bytes);
+    k.read("eta_bytes", n.eta_bytes);
+    k.read("fi_scale", n.fi_scale);
+    k.read("gamma", n.gamma);
+    k.read("max_md_jump", n.max_md_jump);
+    k.read("delay_weight", n.delay_weight);
+    k.read("qa_gate", n.qa_gate);
+}
+
 /// Engines of other transports than MRC; null where the name is not known. Reads their own knobs.
 std::unique_ptr<farstep::sim::AnyEngine> make_rival_engine(const std::string& transport, const farstep::sim::FabricColumns& columns,
                                                            const farstep::sim::EngineSettings& settings, Knobs& knobs);

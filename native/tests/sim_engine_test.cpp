@@ -14,6 +14,7 @@
 
 #include "farstep/sim/mrc_transport.hpp"
 #include "farstep/sim/packet_engine.hpp"
+#include "sim_support/check.hpp"
 #include "sim_support/fat_tree.hpp"
 #include "sim_support/work.hpp"
 
@@ -24,18 +25,6 @@ using namespace farstep::sim;
 using fabric_kit::FatTree;
 using fabric_kit::Shape;
 using fabric_kit::Work;
-
-uint64_t seed_of_run = 1;
-
-#define CHECK(condition, ...)                                                             \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                   \
-            std::printf(__VA_ARGS__);                                                     \
-            std::printf("\nseed %llu\n", static_cast<unsigned long long>(seed_of_run));   \
-            std::exit(1);                                                                 \
-        }                                                                                 \
-    } while (0)
 
 /// MRC, and a look at every arrival: first transmissions of one path of a connection come in the order they were sent.
 class WatchedMrc : public MrcTransport {

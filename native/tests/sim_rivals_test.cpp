@@ -15,6 +15,7 @@
 #include "farstep/sim/rivals/roce.hpp"
 #include "farstep/sim/rivals/tcp.hpp"
 #include "farstep/sim/rivals/uet.hpp"
+#include "sim_support/check.hpp"
 #include "sim_support/fat_tree.hpp"
 #include "sim_support/work.hpp"
 
@@ -25,18 +26,6 @@ using namespace farstep::sim;
 using fabric_kit::FatTree;
 using fabric_kit::Shape;
 using fabric_kit::Work;
-
-uint64_t seed_of_run = 1;
-
-#define CHECK(condition, ...)                                                             \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                   \
-            std::printf(__VA_ARGS__);                                                     \
-            std::printf("\nseed %llu\n", static_cast<unsigned long long>(seed_of_run));   \
-            std::exit(1);                                                                 \
-        }                                                                                 \
-    } while (0)
 
 using Uet = RivalTransport<UetRival>;
 using Ndp = RivalTransport<NdpRival>;
