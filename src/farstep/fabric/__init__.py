@@ -5,18 +5,18 @@ links, `FaultScript` what happens to them and when; `FaultTimeline` and `LinkTim
 series of actions for whatever carries them out.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from farstep.fabric.channels import HEADER_BYTES, Channel, ChannelState
-from farstep.fabric.errors import ConfigError, describe_validation_error
-from farstep.fabric.fault_base import FaultBase
-from farstep.fabric.faults import FAULT_KINDS, Fault
-from farstep.fabric.script import FaultScript, parse_fault
-from farstep.fabric.sites import EmulatedNetwork, EmulatedPath, full_mesh
-from farstep.fabric.targets import Target
-from farstep.fabric.timeline import FaultAction, FaultTimeline, compose
-
 if TYPE_CHECKING:
+    from farstep.fabric.channels import HEADER_BYTES, Channel, ChannelState
+    from farstep.fabric.errors import ConfigError, describe_validation_error
+    from farstep.fabric.fault_base import FaultBase
+    from farstep.fabric.faults import FAULT_KINDS, Fault
+    from farstep.fabric.script import FaultScript, parse_fault
+    from farstep.fabric.sites import EmulatedNetwork, EmulatedPath, full_mesh
+    from farstep.fabric.targets import Target
+    from farstep.fabric.timeline import FaultAction, FaultTimeline, compose
     from farstep.fabric.topology import (
         LinkChange,
         LinkTimeline,
@@ -41,6 +41,27 @@ if TYPE_CHECKING:
         torus,
         torus_connections,
     )
+
+_PLACES = {
+    "Channel": "channels",
+    "ChannelState": "channels",
+    "ConfigError": "errors",
+    "EmulatedNetwork": "sites",
+    "EmulatedPath": "sites",
+    "FAULT_KINDS": "faults",
+    "Fault": "faults",
+    "FaultAction": "timeline",
+    "FaultBase": "fault_base",
+    "FaultScript": "script",
+    "FaultTimeline": "timeline",
+    "HEADER_BYTES": "channels",
+    "Target": "targets",
+    "compose": "timeline",
+    "describe_validation_error": "errors",
+    "full_mesh": "sites",
+    "parse_fault": "script",
+}
+"""Module of everything here that is not a matter of topologies."""
 
 __all__ = [
     "FAULT_KINDS",
@@ -86,12 +107,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads topologies, and numpy with them, when they are first asked for: a path emulator needs neither."""
+    """Loads what is first asked for: a path emulator needs no topologies and no numpy, a simulator no fault scripts."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from farstep.fabric import topology
-
-    return getattr(topology, name)
+    value = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'topology')}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from farstep.fabric.errors import ConfigError
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript
 from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
-from farstep.fabric.topology.link_faults import LinkChangeKind, target_links
+from farstep.fabric.topology.link_faults import target_links
+from farstep.sim.link_actions import LinkAction
 from farstep.sim.tasks import TIME_NS_MAX
 
 __all__ = ["LinkAction", "ScriptedFault", "link_actions", "parse_faults"]
@@ -27,28 +27,6 @@ _UNITS = {"ms": 1_000, "us": 1_000_000}
 """Units of time beside seconds, and how many make one."""
 _DRAWS = ("choose", "choose_percent")
 _RATE_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LinkAction:
-    """Something that happens to directed links at a time, and says what then holds for them.
-
-    Attributes:
-        time_ns: since the start of the simulation.
-        links: directed links, int32, sorted.
-        kind: `down`, `up`, `rate` (value: share of the nominal rate, above 0), `loss` (value: share of packets lost,
-            0..1) or `delay` (value: ns added one way). 1, 0 and 0 take rate, loss and delay back.
-        value: see `kind`.
-        is_signalled: whether the ends of a link that goes down, or comes back, are told.
-        text: what the script calls it.
-    """
-
-    time_ns: int
-    links: NDArray[np.int32]
-    kind: LinkChangeKind
-    value: float = 0.0
-    is_signalled: bool = True
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

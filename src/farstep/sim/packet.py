@@ -11,18 +11,20 @@ import enum
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farstep import _native
 from farstep.fabric.topology import Topology
-from farstep.sim.faults import LinkAction
+from farstep.sim.link_actions import LinkAction
 from farstep.sim.reconvergence import reroutes
 from farstep.sim.result import LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
-from farstep.sim.transports import Switch, Transport
+
+if TYPE_CHECKING:
+    from farstep.sim.transports import Switch, Transport
 
 __all__ = [
     "PacketSettings",

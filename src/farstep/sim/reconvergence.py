@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology
-from farstep.sim.faults import LinkAction
+from farstep.sim.link_actions import LinkAction
 
 __all__ = ["reroutes"]
 

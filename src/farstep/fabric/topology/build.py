@@ -13,8 +13,8 @@ from farstep.fabric.topology.dragonfly import dragonfly
 from farstep.fabric.topology.fat_tree import fat_tree
 from farstep.fabric.topology.files import load_topology
 from farstep.fabric.topology.graphs import parse_graph
+from farstep.fabric.topology.joined_sites import multi_site
 from farstep.fabric.topology.model import Topology
-from farstep.fabric.topology.multi_site import multi_site
 from farstep.fabric.topology.rail import dual_tor, rail_optimised
 from farstep.fabric.topology.torus import cube_torus, torus, torus_connections
 

@@ -15,8 +15,8 @@ from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import LATENCY_NS_MAX, RATE_GBPS_MAX
 from farstep.fabric.topology.clos import LINK_LATENCY_NS
 from farstep.fabric.topology.draft import CABLES_MAX, NODES_MAX, PLANES_MAX, TopologyDraft
+from farstep.fabric.topology.joined_sites import FIBRE_KM_MAX, FIBRE_NS_PER_KM
 from farstep.fabric.topology.model import Int32Array, Topology
-from farstep.fabric.topology.multi_site import FIBRE_KM_MAX, FIBRE_NS_PER_KM
 
 if TYPE_CHECKING:
     import networkx as nx
