@@ -82,13 +82,18 @@ def _run(planned: "Sweep", out: Path, *, processes: int, use_ray: bool, is_quiet
 
     console = Console(stderr=True)
     columns = (TextColumn("points"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Without a thread that redraws it: processes are started as copies of one that has no threads.
     with Progress(
-        *columns, console=console, transient=True, disable=is_quiet or not console.is_terminal
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=is_quiet or not console.is_terminal,
     ) as bar:
         task = bar.add_task("points", total=None)
 
         def show(done: int, total: int, _row: "SweepRow") -> None:
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total, refresh=True)
 
         return run_sweep(planned, out, processes=processes, use_ray=use_ray, on_point=show)
 
