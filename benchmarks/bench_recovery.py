@@ -1,7 +1,7 @@
-"""Replica groups are killed or stopped at random moments: how long the others stall, what is lost, how soon the victim is back.
+"""Replica groups are killed or stopped at random moments: how long others stall, what is lost, how soon they are back.
 
-With `--torchft NAME=PYTHON` (repeatable) the same model trains on the same machine under torchft, in the interpreter it is
-installed in, in turns with farstep.
+With `--torchft NAME=PYTHON` (repeatable) the same model trains on the same machine under torchft, in the interpreter
+it is installed in, in turns with farstep.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
     injury = f"stopped for {options.hang_s:g} s" if options.hang_s else "killed (SIGKILL)"
     report = Report(
         "Recovery",
-        f"{options.groups} groups of {options.batch} samples; one is {injury} at a random moment and comes back, {kills} times; "
+        f"{options.groups} groups of {options.batch} samples; one is {injury} at random and comes back, {kills} times; "
         "stall: longest time between two committed steps of a survivor less its median step",
         is_silent=options.json,
     )
