@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from farstep.train.config import STDLIB_TEXT
 from farstep.train.errors import ConfigError
+from farstep.train.permutation import mix, permute
 
 __all__ = ["Corpus", "Sampler", "held_out_windows", "load_corpus"]
 
@@ -122,33 +123,5 @@ class Sampler:
         """Returns the offset in bytes at which the window of a sample begins."""
         epoch, position = divmod(sample_index, self.windows_per_epoch)
         room = self._text.size - self.windows_per_epoch * self._context
-        offset = _mix(self._seed, epoch, 0) % max(1, min(self._context, room))
-        return int(offset + self._context * _permute(position, self.windows_per_epoch, self._seed, epoch))
-
-
-def _permute(position: int, size: int, seed: int, epoch: int) -> int:
-    """Evaluates one point of a keyed permutation of range(size).
-
-    A four-round Feistel network permutes the next even power of two; points that fall outside
-    the range are sent through it again, which keeps the map one to one.
-    """
-    half_bits = max(1, (max(1, size - 1).bit_length() + 1) // 2)
-    mask = (1 << half_bits) - 1
-    while True:
-        left, right = position >> half_bits, position & mask
-        for round_index in range(1, 5):
-            left, right = right, left ^ (_mix(seed, epoch, round_index, right) & mask)
-        position = left << half_bits | right
-        if position < size:
-            return position
-
-
-def _mix(*words: int) -> int:
-    """Hashes integers to 64 bits (the finaliser of splitmix64, chained)."""
-    state = 0
-    for word in words:
-        state = (state + word + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state
+        offset = mix(self._seed, epoch, 0) % max(1, min(self._context, room))
+        return int(offset + self._context * permute(position, self.windows_per_epoch, self._seed, epoch))
