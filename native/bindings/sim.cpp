@@ -249,7 +249,8 @@ public:
         d["packets"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.packets; });
         d["retransmitted"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.retransmitted; });
         d["trims"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.trims; });
-        d["losses"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.losses; });
+        d["dropped"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.dropped; });
+        d["declared_lost"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.declared_lost; });
         d["spurious"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.spurious; });
         return d;
     }
@@ -281,7 +282,7 @@ public:
         const size_t rows = s.time_ns.size();
         d["time_ns"] = array_of(s.time_ns);
         d["goodput_bytes"] = array_of(s.goodput_bytes);
-        d["losses"] = array_of(s.losses);
+        d["dropped"] = array_of(s.dropped);
         d["trims"] = array_of(s.trims);
         d["retransmitted"] = array_of(s.retransmitted);
         d["marked"] = array_of(s.marked);
@@ -308,6 +309,37 @@ public:
         d["state"] = gathered<uint8_t>(e, [](const PathEvent& x) { return x.state; });
         return d;
     }
+    void trace(const Column<int32_t>& tasks) {
+        const auto n = static_cast<int64_t>(engine_->outcomes().size());
+        for (size_t i = 0; i < tasks.shape(0); ++i) {
+            const int32_t task = tasks.data()[i];
+            if (task < 0 || task >= n || engine_->connection_of(static_cast<uint32_t>(task)) == TaskGraph::kNoTask)
+                throw nb::value_error(("task " + std::to_string(task) + " is no flow").c_str());
+            engine_->trace(static_cast<uint32_t>(task));
+        }
+    }
+    nb::dict trace_columns() const {
+        const PacketTrace& t = engine_->trace();
+        const auto& rows = t.rows();
+        size_t width = 1;
+        for (const TraceRow& r : rows) width = std::max<size_t>(width, r.hops);
+        const auto link = [&](uint32_t p) { return p == UINT32_MAX ? -1 : static_cast<int32_t>(engine_->fabric().link_of_port(p)); };
+        std::vector<int32_t> links(width * rows.size(), -1);
+        for (size_t i = 0; i < rows.size(); ++i)
+            for (uint32_t h = 0; h < rows[i].hops; ++h) links[i * width + h] = link(t.port(rows[i], h));
+        nb::dict d;
+        d["connection"] = gathered<int32_t>(rows, [](const TraceRow& r) { return r.connection; });
+        d["sequence"] = gathered<int64_t>(rows, [](const TraceRow& r) { return r.sequence; });
+        d["ev"] = gathered<int32_t>(rows, [&](const TraceRow& r) { return engine_->entropy_value(r.path); });
+        d["sent_ns"] = gathered<int64_t>(rows, [](const TraceRow& r) { return r.sent_ns; });
+        d["ended_ns"] = gathered<int64_t>(rows, [](const TraceRow& r) { return r.ended_ns; });
+        d["bytes"] = gathered<int32_t>(rows, [](const TraceRow& r) { return r.bytes; });
+        d["fate"] = gathered<uint8_t>(rows, [](const TraceRow& r) { return static_cast<uint8_t>(r.fate); });
+        d["marked"] = gathered<uint8_t>(rows, [](const TraceRow& r) { return r.is_marked; });
+        d["where"] = gathered<int32_t>(rows, [&](const TraceRow& r) { return link(r.where); });
+        d["links"] = array_of(links, width);
+        return d;
+    }
     nb::dict counters() const {
         const TrafficCounters& k = engine_->counters();
         nb::dict d;
@@ -326,6 +358,7 @@ public:
         d["control_hops"] = k.control_hops;
         d["pauses"] = k.pauses;
         d["slots"] = engine_->slots_stepped();
+        d["trace_left_out"] = engine_->trace().num_left_out();
         return d;
     }
     double slot_ns() const { return engine_->fabric().clock().slot_ns(); }
@@ -336,6 +369,10 @@ public:
         return worst;
     }
     uint64_t now_ns() const { return engine_->now_ns(); }
+    uint32_t connection_of(uint32_t task) const {
+        if (task >= engine_->outcomes().size()) throw nb::index_error("there is no such task");
+        return engine_->connection_of(task);
+    }
     uint64_t tasks_left() const { return engine_->tasks_left(); }
     std::vector<std::string> failures() const { return engine_->failures(); }
     std::vector<std::string> unfinished(size_t most) const { return engine_->unfinished(most); }
@@ -367,6 +404,9 @@ void bind_sim(nb::module_& m) {
         .def("run", &PyPacketEngine::run, "until_ns"_a, "max_wall_s"_a, "stall_ns"_a,
              "Goes on until a limit is met. 0 finished, 1 until_ns, 2 max_wall_s, 3 cancelled, 4 stalled. "
              "Without the interpreter lock.")
+        .def("trace", &PyPacketEngine::trace, "tasks"_a, "Tells of every packet of these flows' connections; before the run.")
+        .def("trace_columns", &PyPacketEngine::trace_columns, "A row for each packet that was followed.")
+        .def("connection_of", [](const PyPacketEngine& e, uint32_t task) { return e.connection_of(task); }, "task"_a)
         .def("task_columns", &PyPacketEngine::task_columns)
         .def("link_columns", &PyPacketEngine::link_columns)
         .def("series_columns", &PyPacketEngine::series_columns)

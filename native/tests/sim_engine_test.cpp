@@ -183,6 +183,38 @@ void a_plane_dies() {
     CHECK(!e->path_events().empty(), "nobody heard of it");
 }
 
+// A flow that is followed tells of every packet: by which ports it went, how long it took and how it ended.
+void a_followed_flow_tells_of_every_packet() {
+    const FatTree tree(Shape{});
+    Work w;
+    for (uint32_t i = 1; i <= 16; ++i) w.flow(i * 7, 0, 500'000);
+    w.flow(1, 100, 500'000);
+    auto e = engine(tree, reference_settings(7), mrc(7), w);
+    const uint32_t uplink = tree.link(7, tree.t0_of(7, 0));
+    e->add_fault({20'000, FaultKind::Loss, uplink, 0.2});
+    e->network().follow(e->connection_of(0));
+    run_to_end(*e, "an incast that is followed");
+    e->settle();
+    const PacketTrace& trace = e->network().trace();
+    uint64_t fates[6] = {}, dropped = 0, trimmed = 0;
+    for (const TraceRow& r : trace.rows()) {
+        ++fates[static_cast<int>(r.fate)];
+        CHECK(r.hops == 6 || r.hops == 4 || r.hops == 2, "a way of %u ports", r.hops);
+        const uint32_t last = trace.port(r, r.hops - 1u);
+        CHECK(e->network().fabric().target_node(last) == 0, "the way ends at node %u", e->network().fabric().target_node(last));
+        const bool is_whole = r.fate == Fate::Delivered;
+        CHECK(is_whole == (r.where == UINT32_MAX), "what arrived ended at a port");
+        CHECK(!is_whole || r.ended_ns > static_cast<int64_t>(r.sent_ns) + 2'000 * r.hops / 2, "%lld ns", static_cast<long long>(r.ended_ns));
+    }
+    const TaskOutcome& o = e->outcomes()[0];
+    CHECK(trace.rows().size() == o.packets, "%zu of %u packets", trace.rows().size(), o.packets);
+    CHECK(fates[2] == o.trims && fates[3] + fates[4] + fates[5] == o.dropped, "fates differ from counts");
+    CHECK(o.dropped > 0 && o.trims > 0, "%u dropped, %u trimmed", o.dropped, o.trims);
+    for (const TaskOutcome& each : e->outcomes()) dropped += each.dropped, trimmed += each.trims;
+    const TrafficCounters& k = e->network().counters();
+    CHECK(dropped == k.dropped() && trimmed == k.trimmed, "flows and network count differently");
+}
+
 // ---- random networks -------------------------------------------------------------------------------------------------
 
 struct Drawn {
@@ -310,6 +342,7 @@ int main(int argc, char** argv) {
     dependencies_are_kept();
     a_stalled_run_says_so();
     a_plane_dies();
+    a_followed_flow_tells_of_every_packet();
     for (uint64_t i = 0; i < iterations / 100; ++i) a_random_network(seed * 1000 + i);
     std::printf("sim_engine_test: ok\n");
     return 0;

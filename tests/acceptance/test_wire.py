@@ -50,7 +50,7 @@ def test_loss_of_a_path_is_that_of_its_link() -> None:
     result, _ = simulated_sites(calm(loss_percent=1.0))
 
     sent = float(result.packets.sum())
-    assert result.losses.sum() / sent == pytest.approx(0.01, rel=0.5)
+    assert result.dropped.sum() / sent == pytest.approx(0.01, rel=0.5)
 
 
 @pytest.mark.parametrize(

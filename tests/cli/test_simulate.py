@@ -2,10 +2,13 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+
+from farstep.sim import SimResult
 
 SMALL = """
 [fabric]
@@ -134,20 +137,23 @@ def test_a_mistake_ends_with_one_line_and_status_2(folder, arguments, error):
     assert done.stdout == ""
 
 
-def test_a_run_that_gets_stuck_keeps_what_it_has_and_ends_with_status_3(folder):
+@pytest.mark.parametrize("level", ["packet", "flow"])
+def test_a_run_that_gets_stuck_keeps_what_it_has_and_ends_with_status_3(folder, level):
     (folder / "s.toml").write_text(SMALL + '[[faults]]\nkind = "nic_down"\nnic = 3\nat_us = 1\n')
-    done = farstep("simulate", "s.toml", cwd=folder)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("error: task ")
-    packets = ("simulate", "s.toml", "--level", "packet", "--out", "kept", "--report", "kept.html")
-    done = farstep(*packets, cwd=folder)
+    kept = ("--level", level, "--out", "kept", "--report", "kept.html")
+    done = farstep("simulate", "s.toml", *kept, cwd=folder)
     assert done.returncode == 3
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    assert "flow of" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert re.search(r"NIC \d+ (to NIC|->) \d+", last), "which flow"
+    assert re.search(r"waits|failed|no path", last), "and what became of it"
+    assert not re.search(r"\b167772\d\d\b", done.stderr), "packets are counted from the start of the flow"
     assert "Traceback" not in done.stderr
-    assert "tasks unfinished" in done.stdout
-    assert (folder / "kept").is_dir()
-    assert "<html" in (folder / "kept.html").read_text()[:1000]
+    assert re.search(r"^ tasks unfinished +2$", done.stdout, re.MULTILINE)
+    assert "2 tasks unfinished" in done.stderr
+    result = SimResult.load(folder / "kept")
+    assert int((~result.finished).sum()) == 2
+    assert "2 tasks are not done" in (folder / "kept.html").read_text()
 
 
 def test_a_sweep_goes_on_where_it_was(folder):

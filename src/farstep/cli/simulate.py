@@ -166,9 +166,7 @@ def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) 
             print(f"note: {prefix}the flow level is beyond its accuracy here: {told}", file=sys.stderr)
         unfinished = int((~result.finished).sum())
         if unfinished:
-            print(
-                f"note: {prefix}{unfinished} tasks were not done when the simulation ended", file=sys.stderr
-            )
+            print(f"note: {prefix}{unfinished} tasks unfinished when the simulation ended", file=sys.stderr)
 
 
 def _headline(results: "dict[str, SimResult]") -> str:

@@ -98,6 +98,10 @@ def _run(planned: "Sweep", out: Path, *, processes: int, use_ray: bool, is_quiet
         return run_sweep(planned, out, processes=processes, use_ray=use_ray, on_point=show)
 
 
+def _count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
 def _print(rows: "list[SweepRow]", keys: list[str]) -> None:
     """Prints one line per combination of values: the median over its seeds, and the worst of the slowest flow."""
     from rich.box import SIMPLE_HEAD
@@ -113,18 +117,17 @@ def _print(rows: "list[SweepRow]", keys: list[str]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for key in keys:
         table.add_column(key.rpartition(".")[2], no_wrap=True)
-    for name in ("seeds", *SHOWN.values(), "worst", "goodput", "losses"):
+    for name in ("seeds", *SHOWN.values(), "worst", "goodput", "dropped", "trimmed"):
         table.add_column(name, justify="right", no_wrap=True)
     groups = grouped(rows, keys)
     for group in groups[:TABLE_ROWS_MAX]:
-        losses = group.median("losses")
         table.add_row(
             *map(str, group.values),
             str(group.seeds),
             *(duration(group.median(name)) for name in SHOWN),
             duration(group.highest("flow_time_p100_ns")),
             rate(group.median("goodput_gbps")),
-            "-" if losses is None else f"{losses:,.0f}",
+            *(_count(group.median(name)) for name in ("dropped", "trims")),
         )
     console.print(table)
     if len(groups) > TABLE_ROWS_MAX:

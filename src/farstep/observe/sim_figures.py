@@ -33,7 +33,7 @@ from farstep.observe.sim_view import (
 
 ROW_PX = 150
 """Height of one of several figures above each other."""
-COUNT_NAMES = {"losses": "lost", "trims": "trimmed", "retransmitted": "resent"}
+COUNT_NAMES = {"dropped": "dropped", "trims": "trimmed", "retransmitted": "resent"}
 """Series of counts, and what happened to the packets."""
 
 

@@ -214,16 +214,25 @@ COMPARED: tuple[Row, ...] = (
     ("fairness of the flows (Jain)", "jain", "ratio"),
     ("victim's share of its line", "victim_ratio", "share"),
     ("packets sent", "packets", "count"),
-    ("packets lost", "losses", "count"),
+    ("packets dropped by the network", "dropped", "count"),
     ("packets trimmed", "trims", "count"),
-    ("packets resent", "retransmitted", "count"),
+    ("packets given up by senders", "declared_lost", "count"),
+    ("packets sent again", "retransmitted", "count"),
     ("of these, in vain", "spurious", "count"),
     ("most against least loaded plane", "plane_balance", "ratio"),
     ("longest queue", "max_queue_bytes", "bytes"),
     ("load of the worst link", "worst_link_utilisation", "share"),
 )
 """What is compared: what it is called, its name among the metrics, what kind of figure it is."""
-OF_PACKETS = {"packets", "losses", "trims", "retransmitted", "spurious", "max_queue_bytes"}
+OF_PACKETS = {
+    "packets",
+    "dropped",
+    "trims",
+    "declared_lost",
+    "retransmitted",
+    "spurious",
+    "max_queue_bytes",
+}
 """Metrics of which a simulation without packets knows nothing."""
 
 

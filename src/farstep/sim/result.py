@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_COLUMNS", "LinkUse", "Quantiles", "SimResult", "quantiles"]
 
-TASK_COLUMNS = ("start_ns", "finish_ns", "packets", "retransmitted", "trims", "losses", "spurious")
+TASK_COLUMNS = (
+    "start_ns",
+    "finish_ns",
+    "packets",
+    "dropped",
+    "trims",
+    "declared_lost",
+    "spurious",
+    "retransmitted",
+)
 """Measured columns, one value per task."""
 
 BITS_PER_BYTE = 8
@@ -130,14 +139,17 @@ class SimResult:
         start_ns: int64 (n,), when a task's predecessors were done and its time had come.
         finish_ns: int64 (n,), when it was done.
         packets: int64 (n,), data packets sent, retransmissions counted.
-        retransmitted: int64 (n,), how many of them were retransmissions.
-        trims: int64 (n,), data packets cut to their header on the way.
-        losses: int64 (n,), data packets lost on the way without a trace.
-        spurious: int64 (n,), retransmissions of packets that had arrived.
+        dropped: int64 (n,), how many of them the network lost without a trace: no room, a dead link, bad luck.
+        trims: int64 (n,), how many of them a full queue cut to their header.
+        declared_lost: int64 (n,), how many the sender gave up, late ones among them, without word of a trim.
+        spurious: int64 (n,), how many it gave up or sent again though they had arrived.
+        retransmitted: int64 (n,), how many of them were sent before.
         links: what the links carried.
         series: samples over time: `time_ns` (t,), and columns of t rows, such as `plane_bytes` (t, planes).
         ev_events: changes of path states, columns of one length: `time_ns`, `source`, `target`, `ev`, `plane`,
             `state`; empty at levels that have none.
+        trace: packets of the flows followed (`run.trace_flows`), columns of one length, see
+            `farstep.sim.trace`; empty if none was.
         counters: totals by name, such as `sent`, `delivered`, `trimmed`, `dropped`, `in_flight`.
         meta: `level`, `transport`, `seed`, `fabric`, `versions`, `wall_s`, `scenario`, `faults` and what else
             an engine reports; only what JSON can hold.
@@ -147,13 +159,15 @@ class SimResult:
     start_ns: NDArray[np.int64]
     finish_ns: NDArray[np.int64]
     packets: NDArray[np.int64]
-    retransmitted: NDArray[np.int64]
+    dropped: NDArray[np.int64]
     trims: NDArray[np.int64]
-    losses: NDArray[np.int64]
+    declared_lost: NDArray[np.int64]
     spurious: NDArray[np.int64]
+    retransmitted: NDArray[np.int64]
     links: LinkUse
     series: dict[str, NDArray[Any]] = field(default_factory=dict)
     ev_events: dict[str, NDArray[Any]] = field(default_factory=dict)
+    trace: dict[str, NDArray[Any]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -167,7 +181,7 @@ class SimResult:
             tasks: what was simulated.
             measured: some of `TASK_COLUMNS`, `start_ns` and `finish_ns` among them.
             links: what the links carried.
-            others: `series`, `ev_events`, `counters`, `meta`.
+            others: `series`, `ev_events`, `trace`, `counters`, `meta`.
 
         Raises:
             ValueError: a column does not have one value per task.
@@ -407,6 +421,12 @@ class SimResult:
     def event_frame(self) -> pd.DataFrame:
         """One row per change of a path's state, as a pandas DataFrame."""
         return extra("pandas").DataFrame(self.ev_events)
+
+    @property
+    def trace_frame(self) -> pd.DataFrame:
+        """One row per packet of the flows followed, as a pandas DataFrame; `links` holds lists."""
+        columns = {name: list(column) if column.ndim > 1 else column for name, column in self.trace.items()}
+        return extra("pandas").DataFrame(columns)
 
     def metrics(self) -> dict[str, Any]:
         """The figures of `summary` by name, ready for JSON."""

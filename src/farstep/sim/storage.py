@@ -15,7 +15,7 @@ from farstep.sim.tasks import TaskTable
 
 __all__ = ["FORMAT", "read", "write_json", "write_parquet"]
 
-FORMAT = "farstep-sim-result-1"
+FORMAT = "farstep-sim-result-2"
 """Names the layout; another layout gets another number."""
 
 Columns = dict[str, NDArray[Any]]
@@ -32,6 +32,7 @@ def _tables(result: SimResult) -> dict[str, Columns]:
         "links": {name: getattr(result.links, name) for name in LinkUse.__slots__},
         "series": result.series,
         "ev_events": result.ev_events,
+        "trace": result.trace,
     }
 
 
@@ -115,7 +116,7 @@ def _read_json(tables: dict[str, Any]) -> dict[str, Columns]:
 
 def _read_parquet(folder: Path) -> dict[str, Columns]:
     parquet = extra("pyarrow.parquet")
-    tables: dict[str, Columns] = {"series": {}, "ev_events": {}}
+    tables: dict[str, Columns] = {"series": {}, "ev_events": {}, "trace": {}}
     for file in sorted(folder.glob("*.parquet")):
         table = parquet.read_table(file)
         tables[file.stem] = {name: _numpy_column(table.column(name)) for name in table.column_names}
@@ -149,6 +150,7 @@ def _result(header: dict[str, Any], tables: dict[str, Columns]) -> SimResult:
         LinkUse(**tables["links"]),
         series=tables["series"],
         ev_events=tables["ev_events"],
+        trace=tables["trace"],
         counters=header["counters"],
         meta=header["meta"],
     )

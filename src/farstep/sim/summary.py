@@ -12,6 +12,9 @@ from farstep.sim.result import Quantiles, SimResult
 
 __all__ = ["duration", "metrics_of", "rate", "render", "story_of"]
 
+OF_PACKETS = ("packets", "dropped", "trimmed", "declared lost", "retransmitted", "  of packets", "  in vain")
+"""Rows that say nothing of a simulation without packets."""
+
 STORY_EVENTS_MAX = 8
 """Changes of path states told in a story; the rest is counted."""
 
@@ -31,10 +34,11 @@ def metrics_of(result: SimResult) -> dict[str, Any]:
         "jain": result.jain(),
         "victim_ratio": result.victim_ratio,
         "packets": int(result.packets.sum()),
-        "losses": int(result.losses.sum()),
+        "dropped": int(result.dropped.sum()),
         "trims": int(result.trims.sum()),
-        "retransmitted": int(result.retransmitted.sum()),
+        "declared_lost": int(result.declared_lost.sum()),
         "spurious": int(result.spurious.sum()),
+        "retransmitted": int(result.retransmitted.sum()),
         "retransmission_ratio": result.retransmission_ratio,
         "plane_balance": result.plane_balance,
         "max_queue_bytes": int(result.links.max_queue_bytes.max(initial=0)),
@@ -88,10 +92,12 @@ def _rows(result: SimResult) -> dict[str, str]:
         "fairness (Jain)": "-" if jain is None else f"{jain:.4f}",
         "victim's share": _share(victim, 1),
         "packets": f"{figures['packets']:,}",
-        "losses": f"{figures['losses']:,}",
-        "trims": f"{figures['trims']:,}",
-        "retransmissions": f"{figures['retransmitted']:,}",
+        "dropped": f"{figures['dropped']:,}",
+        "trimmed": f"{figures['trims']:,}",
+        "declared lost": f"{figures['declared_lost']:,}",
+        "retransmitted": f"{figures['retransmitted']:,}",
         "  of packets": _share(figures["retransmission_ratio"]),
+        "  in vain": f"{figures['spurious']:,}",
         "plane balance": "-" if balance is None else f"{balance:.3f}",
         "longest queue": f"{figures['max_queue_bytes'] / 1000:,.0f} kB",
         "worst link": _share(figures["worst_link_utilisation"], 1),
@@ -99,7 +105,7 @@ def _rows(result: SimResult) -> dict[str, str]:
     if figures["steps"] == 1:  # all quantiles of one step are that step
         rows["step time P50"] = rows["step time P99"] = "-"
     if not figures["packets"]:
-        for name in ("packets", "losses", "trims", "retransmissions", "  of packets"):
+        for name in OF_PACKETS:
             rows[name] = "-"
     if not figures["max_queue_bytes"]:  # a level that knows of no queue
         rows["longest queue"] = "-"
@@ -120,7 +126,7 @@ def render(results: Mapping[str, SimResult], *, width: int = 110) -> str:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in results:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     columns = [_rows(result) for result in results.values()]
     for label in columns[0]:
         values = [column[label] for column in columns]
@@ -154,7 +160,8 @@ def story_of(result: SimResult) -> list[str]:
         lines.append("It was not done when the simulation ended.")
     lines.append(
         f"It sent {result.packets[task]:,} packets, {result.retransmitted[task]:,} of them again; "
-        f"{result.losses[task]:,} were lost and {result.trims[task]:,} trimmed on the way."
+        f"{result.dropped[task]:,} were dropped and {result.trims[task]:,} trimmed on the way, "
+        f"{result.declared_lost[task]:,} were given up, {result.spurious[task]:,} of them in vain."
     )
     lines += _story_links(result, task)
     lines += _story_events(result, task, start, finish)

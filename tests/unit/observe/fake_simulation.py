@@ -83,7 +83,8 @@ def fake_simulation(
             "finish_ns": finish_ns,
             "packets": np.full(num, size_bytes // 4096 + 1) + lost + trimmed,
             "retransmitted": lost + trimmed,
-            "losses": lost,
+            "dropped": lost,
+            "declared_lost": lost,
             "trims": trimmed,
         },
         links,
@@ -161,7 +162,7 @@ def add_series(
         goodput_bytes=goodput.astype(np.int64),
         plane_bytes=per_plane.astype(np.int64),
         queue_max_bytes=queue.astype(np.int64),
-        losses=rng.poisson(np.where(is_hit, 3, 0.05)),
+        dropped=rng.poisson(np.where(is_hit, 3, 0.05)),
         trims=rng.poisson(np.where(time < 25_000, 4, 0.2)),
         retransmitted=rng.poisson(np.where(is_hit, 3, 0.3)),
     )

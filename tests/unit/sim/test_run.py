@@ -47,7 +47,7 @@ def test_faults_are_noted_in_the_result(fabric):
     result = sim.simulate(fabric, sim.permutation(size_bytes=2_000_000), level="flow", faults=[fault])
     assert [entry["time_ns"] for entry in result.meta["faults"]] == [10_000, 60_000]
     assert result.meta["faults"][0]["links"] == 8
-    assert int(result.losses.sum()) > 0
+    assert int(result.dropped.sum()) > 0
 
 
 def test_a_scenario_is_simulated_as_it_is():

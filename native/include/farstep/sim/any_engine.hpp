@@ -18,6 +18,7 @@ public:
     virtual void add_tasks(const TaskColumns& c) = 0;
     virtual void add_fault(const FaultAction& a) = 0;
     virtual void add_reroute(uint64_t time_ns, const FabricColumns& routes) = 0;
+    virtual void trace(uint32_t task) = 0;
     virtual RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) = 0;
     virtual void settle() = 0;
     virtual const FabricState& fabric() const = 0;
@@ -29,6 +30,9 @@ public:
     virtual std::vector<std::string> failures() const = 0;
     virtual std::vector<std::string> unfinished(size_t most) const = 0;
     virtual uint64_t in_flight() const = 0;
+    virtual const PacketTrace& trace() const = 0;
+    virtual uint32_t connection_of(uint32_t task) const = 0;
+    virtual uint16_t entropy_value(uint16_t path) const = 0;
     virtual uint64_t tasks_left() const = 0;
     virtual uint64_t now_ns() const = 0;
     virtual uint64_t slots_stepped() const = 0;
@@ -41,6 +45,7 @@ public:
     void add_tasks(const TaskColumns& c) override { engine_.add_tasks(c); }
     void add_fault(const FaultAction& a) override { engine_.add_fault(a); }
     void add_reroute(uint64_t time_ns, const FabricColumns& routes) override { engine_.add_reroute(time_ns, routes); }
+    void trace(uint32_t task) override { engine_.network().follow(engine_.connection_of(task)); }
     RunStatus run(const RunLimits& limits, const std::function<bool()>& keep_going) override {
         return engine_.run(limits, keep_going);
     }
@@ -62,6 +67,12 @@ public:
         return lines;
     }
     std::vector<std::string> unfinished(size_t most) const override { return engine_.unfinished(most); }
+    const PacketTrace& trace() const override { return engine_.network().trace(); }
+    uint32_t connection_of(uint32_t task) const override { return engine_.connection_of(task); }
+    uint16_t entropy_value(uint16_t path) const override {
+        if constexpr (requires { T::entropy_value(path); }) return T::entropy_value(path);
+        else return path;
+    }
     uint64_t in_flight() const override { return engine_.network().in_flight(); }
     uint64_t tasks_left() const override { return engine_.tasks_left(); }
     uint64_t now_ns() const override { return engine_.now_ns(); }

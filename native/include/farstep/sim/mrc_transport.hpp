@@ -210,9 +210,9 @@ public:
         const Row& r = rows_[c];
         if (!r.source) return {};
         const SenderCounters& k = r.source->connection.sender().counters();
-        const uint64_t lost = k.lost_order + k.lost_late + k.lost_timeout + k.soft_timeouts;
-        return {k.packets, k.retransmitted, k.trimmed, lost > k.spurious ? lost - k.spurious : 0, k.spurious};
+        return {k.packets, k.retransmitted, k.trimmed, k.lost_order + k.lost_late + k.lost_timeout, k.spurious};
     }
+    static uint16_t entropy_value(uint16_t path) noexcept { return path & ((1u << kPlaneShift) - 1); }
     uint64_t window_bytes(uint32_t c) const noexcept { return rows_[c].source ? rows_[c].source->window.cwnd_bytes() : 0; }
     std::string waits_for(uint32_t c, uint64_t now_ns) const {
         const Row& r = rows_[c];
@@ -223,7 +223,8 @@ public:
         const uint64_t due = k.next_timeout_ns();
         const uint64_t left_us = due > now_ns ? (due - now_ns) / 1000 : 0;
         const std::string timer = due == kNever ? std::string("no timer runs") : "timer in " + std::to_string(left_us) + " us";
-        const std::string span = "packets " + std::to_string(s.una()) + " to " + std::to_string(s.next_psn());
+        const auto since_start = [](uint64_t psn) { return std::to_string(psn - kFirstPsn); };
+        const std::string span = "packets " + since_start(s.una()) + " to " + since_start(s.next_psn());
         if (s.has_retransmission()) return "room to send lost packets again (" + span + ", " + timer + ")";
         if (s.una() != s.next_psn()) return "an acknowledgement of " + span + " (" + timer + ")";
         if (s.has_new()) return "its window or a usable plane (" + timer + ")";
@@ -239,6 +240,7 @@ public:
     size_t bytes_per_connection() const noexcept { return source_block_->bytes() + target_block_->bytes(); }
 
 private:
+    static constexpr uint64_t kFirstPsn = 1ull << 24;  // of a connection whose start_psn is 0
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
     static constexpr size_t kScratch_bytes = size_t{256} << 20;  // reserved, not resident

@@ -24,6 +24,7 @@
 #include "farstep/sim/fault_actions.hpp"
 #include "farstep/sim/packet.hpp"
 #include "farstep/sim/router.hpp"
+#include "farstep/sim/trace.hpp"
 
 namespace farstep::sim {
 
@@ -68,6 +69,19 @@ public:
     void prefetch_control(uint32_t i) const noexcept { controls_.prefetch(i); }
     CounterRng& rng() noexcept { return rng_; }
     Calendar& events() noexcept { return events_; }
+    /// Keeps account of the packets of so many connections from here on.
+    void set_num_connections(uint32_t n) { fates_.assign(n, {}); }
+    ConnectionFate& fate(uint32_t connection) noexcept { return fates_[connection]; }
+    /// Tells of every packet of this connection from here on.
+    void follow(uint32_t connection) {
+        trace_.follow(connection);
+        is_traced_ = true;
+    }
+    const PacketTrace& trace() const noexcept { return trace_; }
+    bool is_traced() const noexcept { return is_traced_; }
+    void trace_arrival(uint32_t number, Tick at) {
+        trace_.end(number, Fate::Delivered, fabric_.clock().ns(at), kNone, packets_[number].flags & Packet::kMarked);
+    }
 
     // ---- NICs ------------------------------------------------------------------------------------------------------
 
@@ -84,8 +98,9 @@ public:
         ++q.packets;
         if (k.bytes != fabric_.full_bytes()) [[unlikely]] fabric_.tally(n.port).short_bytes += fabric_.full_bytes() - k.bytes;
         n.free = start + Tick{fabric_.kind(q).period} * kTicksPerSlot;
+        if (is_traced_) [[unlikely]] trace_departure(number, k, n.port, start);
         if (q.flags & (Port::kDown | Port::kLossy)) [[unlikely]]
-            if (is_lost_on(n.port, q)) return free_packet(number);
+            if (is_lost_on(number, n.port, q, start)) return free_packet(number);
         if constexpr (Policy::kLossless) ingress_[number] = kNone;
         depart(number, k, n.port, q, start);
     }
@@ -224,7 +239,7 @@ public:
         while (q.depth) {
             const uint32_t number = pop(p, q);
             ++counters_.dropped_down;
-            ++fabric_.tally(p).drops;
+            drop(number, p, Fate::DroppedDown, start_of(now_slot_));
             forget(number);
             free_packet(number);
         }
@@ -284,7 +299,7 @@ private:
         if (k.bytes != fabric_.full_bytes()) [[unlikely]] fabric_.tally(p).short_bytes += fabric_.full_bytes() - k.bytes;
         if constexpr (Policy::kLossless) forget(number);
         if (q.flags & Port::kLossy) [[unlikely]]
-            if (is_lost_on(p, q)) return free_packet(number);
+            if (is_lost_on(number, p, q, start_of(slot) + k.phase)) return free_packet(number);
         depart(number, k, p, q, start_of(slot) + k.phase);
     }
     uint32_t pop(uint32_t p, Port& q) noexcept {
@@ -314,6 +329,8 @@ private:
     void depart(uint32_t number, Packet& k, uint32_t p, const Port& q, Tick start) {
         uint32_t next = q.target;
         Tick arrival = start + q.delay;
+        if constexpr (Policy::kAdaptive)
+            if (is_traced_ && (k.flags & Packet::kAdaptive)) [[unlikely]] trace_.cross(number, p);
         if (!(next & kNicTarget)) {
             if constexpr (Policy::kLossless) ingress_[number] = p;
             if (Policy::kAdaptive && (k.flags & Packet::kAdaptive)) next = kChoiceTarget | fabric_.target_node(p);
@@ -340,28 +357,58 @@ private:
 
     // ---- losses ------------------------------------------------------------------------------------------------------
 
-    bool is_lost_on(uint32_t p, const Port& q) {
-        if (q.flags & Port::kDown) ++counters_.dropped_down;
+    // Books a packet as lost at a port.
+    void drop(uint32_t number, uint32_t p, Fate fate, Tick at) {
+        ++fabric_.tally(p).drops;
+        ++fates_[cargo_[number].connection].dropped;
+        if (is_traced_) [[unlikely]] trace_end(number, p, fate, at);
+    }
+    bool is_lost_on(uint32_t number, uint32_t p, const Port& q, Tick at) {
+        const bool is_down = q.flags & Port::kDown;
+        if (is_down) ++counters_.dropped_down;
         else if (rng_.unit() < fabric_.health(p).loss) ++counters_.dropped_loss;
         else return false;
-        ++fabric_.tally(p).drops;
+        drop(number, p, is_down ? Fate::DroppedDown : Fate::DroppedLoss, at);
         return true;
     }
     void lose_at(uint32_t number, uint32_t p) {
         ++counters_.dropped_down;
-        ++fabric_.tally(p).drops;
+        drop(number, p, Fate::DroppedDown, start_of(now_slot_) + packets_[number].phase);
         free_packet(number);
+    }
+    // ---- packets that are followed ---------------------------------------------------------------------------------------
+
+    void trace_departure(uint32_t number, const Packet& k, uint32_t uplink, Tick start) {
+        const Cargo& g = cargo_[number];
+        if (!trace_.follows(g.connection)) return;
+        TraceRow row;
+        row.sent_ns = fabric_.clock().ns(start);
+        row.connection = g.connection;
+        row.sequence = g.sequence;
+        row.path = g.path;
+        row.bytes = k.bytes;
+        if (!trace_.begin(number, row) || (k.flags & Packet::kAdaptive)) return;  // switches choose, hop by hop
+        uint64_t route = k.route;
+        for (uint32_t p = uplink;; p = router_.step(route, fabric_.port(p).target)) {
+            trace_.cross(number, p);
+            if (fabric_.port(p).target & kNicTarget) return;
+        }
+    }
+    void trace_end(uint32_t number, uint32_t p, Fate fate, Tick at) {
+        trace_.end(number, fate, fabric_.clock().ns(at), p, packets_[number].flags & Packet::kMarked);
     }
     // No room: the header goes on as a control packet, or the packet is gone.
     void overflow(uint32_t number, uint32_t p, Slot slot) {
         Packet& k = packets_[number];
         if (!fabric_.settings().trimming) {
             ++counters_.dropped_full;
-            ++fabric_.tally(p).drops;
+            drop(number, p, Fate::DroppedFull, start_of(slot) + k.phase);
             return free_packet(number);
         }
         ++counters_.trimmed;
         ++fabric_.tally(p).trims;
+        ++fates_[cargo_[number].connection].trimmed;
+        if (is_traced_) [[unlikely]] trace_end(number, p, Fate::Trimmed, start_of(slot) + k.phase);
         const uint32_t bytes = fabric_.settings().trimmed_bytes;
         Tick at = start_of(slot) + k.phase;
         uint64_t route = k.route;
@@ -488,6 +535,9 @@ private:
     uint32_t xoff_, xon_;
     VirtualArray<uint32_t> buffered_, ingress_;  // by port; by packet
     VirtualArray<uint8_t> pausing_;
+    std::vector<ConnectionFate> fates_;
+    PacketTrace trace_;
+    bool is_traced_ = false;
 };
 
 }  // namespace farstep::sim

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "farstep/sim/settings.hpp"
+#include "farstep/sim/trace.hpp"
+#include "farstep/sim/transport.hpp"
 
 namespace farstep::sim {
 
@@ -21,7 +23,22 @@ struct EngineSettings {
 struct TaskOutcome {
     static constexpr int64_t kNever = -1;
     int64_t start_ns = kNever, finish_ns = kNever;
-    uint32_t packets = 0, retransmitted = 0, trims = 0, losses = 0, spurious = 0;
+    uint32_t packets = 0, retransmitted = 0, declared_lost = 0, spurious = 0;  // what the sender knows
+    uint32_t trims = 0, dropped = 0;                                          // what the network did
+
+    /// Adds what a sender counted since `before`.
+    void add(const FlowCounters& now, const FlowCounters& before) noexcept {
+        packets += static_cast<uint32_t>(now.packets - before.packets);
+        retransmitted += static_cast<uint32_t>(now.retransmitted - before.retransmitted);
+        declared_lost += static_cast<uint32_t>(now.declared_lost - before.declared_lost);
+        spurious += static_cast<uint32_t>(now.spurious - before.spurious);
+    }
+    /// Takes over what the network did to packets of its connection.
+    void take(ConnectionFate& f) noexcept {
+        trims += f.trimmed;
+        dropped += f.dropped;
+        f = {};
+    }
 };
 
 /// A connection gave up.

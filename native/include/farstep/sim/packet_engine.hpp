@@ -64,6 +64,7 @@ public:
         timers_ = std::make_unique<VirtualArray<Slot>>(num_timers_);
         rings_ = std::make_unique<NicRings>(net_.fabric().num_nics(), n);
         transport_ = std::make_unique<T>(transport_settings_, net_, n);
+        net_.set_num_connections(n);
         for (uint32_t i = 0; i < tasks_.size(); ++i)
             if (tasks_.at(i).waits_for == 0) plan_start(i, 0);
         tasks_left_ = tasks_.size();
@@ -175,9 +176,13 @@ public:
     void settle() {
         net_.settle();
         if (series_.next_ns() != UINT64_MAX && now_ns() > 0) sample(now_ns());
-        for (uint32_t c = 0; c < rows_.size(); ++c)
-            if (rows_[c].open && rows_[c].completing != TaskGraph::kNoTask) note_counters(c, rows_[c].completing);
+        for (uint32_t c = 0; c < rows_.size(); ++c) {
+            const FlowRow& r = rows_[c];
+            if (r.open && r.completing != TaskGraph::kNoTask) note_counters(c, r.completing);
+            else if (r.last != TaskGraph::kNoTask) outcomes_[r.last].take(net_.fate(c));  // copies nobody needed
+        }
     }
+    uint32_t connection_of(uint32_t task) const noexcept { return tasks_.at(task).connection; }
     void check_conservation() const { net_.check_conservation(); }
     /// Which flows are not done and what each waits for, at most `most` lines.
     std::vector<std::string> unfinished(size_t most) const {
@@ -336,6 +341,7 @@ private:
                 if (i + kAhead / 2 < count) transport_->prefetch_data_last(packet_of(a[i + kAhead / 2]));
             const uint32_t number = packet_of(a[i]);
             now_ = begin + net_.packet(number).phase;
+            if (net_.is_traced()) [[unlikely]] net_.trace_arrival(number, now_);
             transport_->on_data(*this, number);
             net_.free_packet(number);
         }
@@ -482,12 +488,8 @@ private:
     void note_counters(uint32_t c, uint32_t task) {
         FlowRow& r = rows_[c];
         const FlowCounters k = transport_->counters(c);
-        TaskOutcome& o = outcomes_[task];
-        o.packets += static_cast<uint32_t>(k.packets - r.counted.packets);
-        o.retransmitted += static_cast<uint32_t>(k.retransmitted - r.counted.retransmitted);
-        o.trims += static_cast<uint32_t>(k.trims - r.counted.trims);
-        o.losses += static_cast<uint32_t>(k.losses > r.counted.losses ? k.losses - r.counted.losses : 0);
-        o.spurious += static_cast<uint32_t>(k.spurious - r.counted.spurious);
+        outcomes_[task].add(k, r.counted);
+        outcomes_[task].take(net_.fate(c));
         r.counted = k;
     }
     void close_finished() {

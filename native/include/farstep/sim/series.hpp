@@ -18,7 +18,7 @@ struct LinkGroup {
 
 /// Totals the engine has at the end of an interval.
 struct SeriesTotals {
-    uint64_t goodput_bytes = 0, losses = 0, trims = 0, retransmitted = 0, marked = 0;
+    uint64_t goodput_bytes = 0, dropped = 0, trims = 0, retransmitted = 0, marked = 0;
 };
 
 class Series {
@@ -64,7 +64,7 @@ public:
         put_differences(plane_bytes, plane, last_plane_);
         for (const uint32_t d : deepest) queue_max_bytes.push_back(uint64_t{d} * f.full_bytes());
         goodput_bytes.push_back(t.goodput_bytes - last_.goodput_bytes);
-        losses.push_back(t.losses - last_.losses);
+        dropped.push_back(t.dropped - last_.dropped);
         trims.push_back(t.trims - last_.trims);
         retransmitted.push_back(t.retransmitted - last_.retransmitted);
         marked.push_back(t.marked - last_.marked);
@@ -77,7 +77,7 @@ public:
     const std::vector<LinkGroup>& groups() const noexcept { return groups_; }
 
     std::vector<int64_t> time_ns;  // ends of the intervals; the columns below have a row for each
-    std::vector<uint64_t> goodput_bytes, losses, trims, retransmitted, marked;
+    std::vector<uint64_t> goodput_bytes, dropped, trims, retransmitted, marked;
     std::vector<uint64_t> plane_bytes, group_bytes, queue_max_bytes, link_bytes;  // rows of several: by plane, group, port
 
 private:

@@ -59,9 +59,12 @@ struct Departure {
     uint32_t port = 0;     // ordinal among the ports of the NIC
 };
 
-/// Totals of one connection.
+/// Totals of one connection, as its sender counts them.
 struct FlowCounters {
-    uint64_t packets = 0, retransmitted = 0, trims = 0, losses = 0, spurious = 0;
+    uint64_t packets = 0, retransmitted = 0;
+    uint64_t trims = 0;          // it was told of
+    uint64_t declared_lost = 0;  // given up without word of what became of them
+    uint64_t spurious = 0;       // of these, arrived all the same
 };
 
 /// A path of a connection changed its state.

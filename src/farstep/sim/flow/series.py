@@ -107,7 +107,7 @@ class RateSeries:
         return {
             "time_ns": np.rint((np.arange(self._used) + 1) * self.interval_ns).astype(np.int64),
             "goodput_bytes": np.rint(bits[:, 0] * payload_share / BITS_PER_BYTE).astype(np.int64),
-            "losses": np.rint(bits[:, 1] / BITS_PER_BYTE / packet_bytes).astype(np.int64),
+            "dropped": np.rint(bits[:, 1] / BITS_PER_BYTE / packet_bytes).astype(np.int64),
             "plane_bytes": size[:, 2 : 2 + planes],
             "group_bytes": size[:, 2 + planes :],
         }

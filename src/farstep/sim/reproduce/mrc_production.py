@@ -63,11 +63,11 @@ def _start_with_dead_links(effort: Effort) -> Sequence[Measure]:
         settings: dict[str, Any] = {**host(16), "sample_interval_ns": 5_000}
         result = run(topology, tasks, seed=seed, actions=[action], **settings)
         key = result.tasks.connection_key
-        losses = np.bincount(key, weights=result.losses)
+        losses = np.bincount(key, weights=result.dropped)
         per_qp.append(float(losses.mean()))
         hit = losses > 0
         early.append(float(losses[hit].mean()) if hit.any() else 0.0)
-        series = np.asarray(result.series["losses"], np.float64)
+        series = np.asarray(result.series["dropped"], np.float64)
         parts = np.array([part.sum() for part in np.array_split(series, 6)])
         share = 100 * parts / max(float(series.sum()), 1.0)
         soon.append(float(share[0]))
@@ -166,7 +166,7 @@ def _losses_of_nodes(effort: Effort) -> Sequence[Measure]:
     shares, senders = [], []
     for seed in list(effort.range())[:3]:
         result = _glitch(seed)
-        lost = result.losses.astype(np.float64)
+        lost = result.dropped.astype(np.float64)
         into = np.bincount(result.tasks.target, weights=lost, minlength=16)
         out = np.bincount(result.tasks.source, weights=lost, minlength=16)
         total = max(lost.sum(), 1.0)
@@ -200,7 +200,7 @@ def _t1_dies(effort: Effort) -> Sequence[Measure]:
         ]
         settings: dict[str, Any] = {**host(evs), "probe_interval_ns": 100_000, "sample_interval_ns": 10_000}
         result = run(topology, tasks, seed=seed, actions=actions, until_ns=2_500_000, **settings)
-        losses = np.bincount(result.tasks.connection_key, weights=result.losses)
+        losses = np.bincount(result.tasks.connection_key, weights=result.dropped)
         touched.append(100 * float((losses > 0).mean()))
         lost.append(float(losses[losses > 0].mean()))
         good = np.asarray(result.series["goodput_bytes"], np.float64)

@@ -139,7 +139,7 @@ def ev_count(effort: Effort) -> Answer:
                 60, both_ways(topology.resolve("switch:t1/p0/7")), "down", is_signalled=False
             )
             hit = run(topology, tasks, seed=seed, actions=[action], **host(evs))
-            losses = np.bincount(hit.tasks.connection_key, weights=hit.losses)
+            losses = np.bincount(hit.tasks.connection_key, weights=hit.dropped)
             shares.append(100 * float((losses > 0).mean()))
             lost.append(float(losses.sum()))
         touched.append(_middle(shares))

@@ -228,7 +228,7 @@ private:
     void lose(uint32_t sequence, uint16_t plane) noexcept {
         if (!board_.lose(sequence)) return;
         --planes_[plane].in_flight;
-        ++counters_.losses;
+        ++counters_.declared_lost;
     }
 
     AdaptiveConfig config_;

@@ -87,7 +87,7 @@ public:
             const uint16_t path = r.path;
             if (now < r.sent_ns + config_.rto_ns || !board_.lose(s)) return;
             news(now, path, PathNews::Silent);
-            ++counters_.losses;
+            ++counters_.declared_lost;
             ++arrived_;  // it never will, and has to be sent once more: both ends take it so
             ++refused_;
             ++blind_;

@@ -102,7 +102,7 @@ public:
         for (uint32_t n = 0; n < config_.queue_pairs; ++n) {
             Pair& q = pairs_[n];
             if (q.una == q.next || now < q.deadline_ns) continue;
-            ++counters_.losses;
+            ++counters_.declared_lost;
             go_back(q, q.una);
             q.deadline_ns = now + config_.rto_ns;
         }
@@ -119,7 +119,7 @@ public:
         }
         if (a.kind == RivalAnswer::kNack && a.cumulative >= q.una && a.cumulative < q.next) {
             go_back(q, a.cumulative);
-            ++counters_.losses;
+            ++counters_.declared_lost;
             if (config_.recovery_ns) q.free_ns = std::max(q.free_ns, static_cast<double>(now + config_.recovery_ns));
             if (config_.halves_on_nack) q.rate.on_notification(now);
         }

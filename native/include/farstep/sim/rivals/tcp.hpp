@@ -82,7 +82,7 @@ public:
         if (now >= ack_at_ns_) owe_ack(last_reference_, last_path_, false, false);
         if (now < rto_at_ns_) return;
         // Everything unacknowledged is taken for lost, and the window starts anew.
-        board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record&) { counters_.losses += board_.lose(s); });
+        board_.for_each_in_flight([&](uint32_t s, const Scoreboard::Record&) { counters_.declared_lost += board_.lose(s); });
         threshold_ = std::max(cwnd_ / 2, 2.0);
         remember_peak();
         cwnd_ = 1;
@@ -173,7 +173,7 @@ private:
             const Scoreboard::Record& r = board_.record(s);
             if (r.state != Scoreboard::kInFlight || (r.transmissions > 1 && now < r.sent_ns + static_cast<uint64_t>(1.5 * srtt_ns_))) continue;
             any = true;
-            counters_.losses += board_.lose(s);
+            counters_.declared_lost += board_.lose(s);
         }
         if (any && board_.una() >= recovery_end_) reduce(now, config_.growth == TcpGrowth::Cubic ? config_.cubic_beta : 0.5);
     }

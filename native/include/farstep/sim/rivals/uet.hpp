@@ -123,7 +123,7 @@ public:
             if (now < r.sent_ns + rto_ns_) return;
             const uint16_t path = r.path;
             if (!board_.lose(s)) return;
-            ++counters_.losses;
+            ++counters_.declared_lost;
             nscc_.on_loss(now, wire_bytes(s));
             news(now, path, PathNews::Silent);
             if (config_.receiver_credit) ++unpaid_;

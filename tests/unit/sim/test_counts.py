@@ -1,0 +1,93 @@
+"""What became of packets is told by tasks, links, series, counters, tables and files: all must say the same."""
+
+import json
+import re
+
+import pytest
+
+from farstep import sim
+from tests.unit.observe.parsed_page import Page
+
+FAULTS = [
+    {"kind": "loss", "link": "t0/p0/0-t1/p0/0", "loss_percent": 5.0, "at_us": 2, "duration_us": 100},
+    {"kind": "link_down", "link": "t0/p1/1-t1/p1/1", "at_us": 10, "duration_us": 50},
+    {"kind": "switch_down", "switch": "t1/p0/1", "at_us": 20, "duration_us": 30},
+]
+PACKET_TRANSPORTS = [name for name in sim.TRANSPORTS if name != "ideal"]
+
+
+def faulty(transport: str, **run) -> sim.SimResult:
+    fabric = sim.fabric("clos", nics=32, planes=2, radix=8)
+    jobs = [
+        sim.incast(size_bytes=300_000, senders=8, ranks=16),
+        sim.permutation(size_bytes=200_000, repeat=3),
+    ]
+    return sim.simulate(fabric, jobs, transport=transport, faults=FAULTS, sample_interval_us=5, **run)
+
+
+@pytest.mark.parametrize("transport", PACKET_TRANSPORTS)
+def test_tasks_links_series_and_counters_agree(transport):
+    result = faulty(transport)
+    dropped, trimmed = result.counters["dropped"], result.counters["trimmed"]
+    assert dropped > 0
+    assert int(result.dropped.sum()) == int(result.links.drops.sum()) == dropped
+    assert int(result.trims.sum()) == int(result.links.trims.sum()) == trimmed
+    assert int(result.series["dropped"].sum()) == dropped
+    assert int(result.series["trims"].sum()) == trimmed
+    assert int(result.packets.sum()) == result.counters["sent"]
+    assert int(result.series["retransmitted"].sum()) == int(result.retransmitted.sum())
+    metrics = result.metrics()
+    assert (metrics["dropped"], metrics["trims"]) == (dropped, trimmed)
+
+
+def test_what_is_late_is_given_up_and_not_dropped():
+    fabric = sim.fabric("clos", nics=16, planes=2, radix=8)
+    late = [{"kind": "delay", "plane": 0, "delay_ms": 2.0, "at_us": 30}]
+    result = sim.simulate(fabric, sim.permutation(size_bytes=2_000_000), faults=late)
+    assert result.counters["dropped"] == int(result.dropped.sum()) == 0
+    assert int(result.declared_lost.sum()) > 100
+    assert int(result.retransmitted.sum()) > 100
+
+
+def figure(text: str, label: str) -> int:
+    found = re.search(rf"^ *{re.escape(label)} +([\d,]+)$", text, re.MULTILINE)
+    assert found is not None, label
+    return int(found[1].replace(",", ""))
+
+
+def test_table_files_frame_and_report_agree(tmp_path):
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("plotly")
+    result = faulty("mrc")
+    sums = {
+        name: int(getattr(result, name).sum())
+        for name in ("packets", "dropped", "trims", "declared_lost", "retransmitted", "spurious")
+    }
+    assert all(sums[name] for name in sums if name != "spurious")
+    labels = {
+        "packets": "packets",
+        "dropped": "dropped",
+        "trims": "trimmed",
+        "declared_lost": "declared lost",
+        "retransmitted": "retransmitted",
+        "spurious": "in vain",
+    }
+    assert {name: figure(result.summary(), label) for name, label in labels.items()} == sums
+    assert {name: int(result.task_frame[name].sum()) for name in sums} == sums
+    again = [sim.SimResult.load(result.to_json(tmp_path / "r.json"))]
+    again.append(sim.SimResult.load(result.to_parquet(tmp_path / "r")))
+    for read in again:
+        assert {name: read.metrics()[name] for name in sums} == sums
+    header = json.loads((tmp_path / "r" / "meta.json").read_text())
+    assert {name: header["metrics"][name] for name in sums} == sums
+    page = Page(result.write_html(tmp_path / "r.html").read_text(encoding="utf-8"))
+    rows = {
+        "packets sent": "packets",
+        "packets dropped by the network": "dropped",
+        "packets trimmed": "trims",
+        "packets given up by senders": "declared_lost",
+        "packets sent again": "retransmitted",
+    }
+    for label, name in rows.items():
+        assert f"{label}{sums[name]:,}" in page.text, label
