@@ -92,7 +92,7 @@ public:
         }
         note_heard(now);
         if (num_planes_ > 1) control_paths_.on_arrival(a.local_port);
-        receiver_.on_data(p, a, regions);
+        if (receiver_.on_data(p, a, regions) == Placement::Duplicate) on_answers_missed(now);
     }
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
         if (is_open()) receiver_.on_trimmed(p, a);
@@ -102,6 +102,8 @@ public:
             if (!owes_fatal_) owes_fatal_ = 1;
             return;
         }
+        // Who asks after a silence waits for answers that did not come.
+        if (2 * (now - heard_ns_) > sender_.first_rtt_ns() && !sender_.inflight_bytes()) control_paths_.on_answers_missed();
         note_heard(now);
         control_paths_.on_arrival(a.local_port);
         receiver_.on_probe(p, a, control_paths_.is_suspect(a.local_port));
@@ -196,6 +198,9 @@ public:
         return is_open() && (receiver_.has_control() || state_probe_due_ || next_path_probe_ns() <= now);
     }
 
+    /// An answer made a probe due: it leaves with that answer, not when time makes others due.
+    bool owes_probe() const noexcept { return state_probe_due_; }
+
     /// Next control packet and the entropy value it takes; false when there is none.
     bool poll_control(uint64_t now, wire::Packet& p, EvIndex& ev) noexcept {
         if (owes_fatal_) return poll_fatal(now, p, ev);
@@ -208,7 +213,7 @@ public:
         }
         if (state_probe_due_) {
             state_probe_due_ = false;
-            ev = control_paths_.probe(now, paths_);
+            ev = probe_ev(now);
             return ev != kNoEv && put_probe(now, ev, false, p);
         }
         EvIndex bad = kNoEv;
@@ -260,7 +265,9 @@ private:
         uint64_t sent_ns = 0, deadline_ns = 0;
     };
 
+    // Data in flight tells which paths work.
     EvIndex answer_ev(uint64_t now) noexcept { return control_paths_.answer(now, paths_, sender_.inflight_bytes() > 0); }
+    EvIndex probe_ev(uint64_t now) noexcept { return control_paths_.probe(now, paths_, sender_.inflight_bytes() > 0); }
     void on_fatal(const wire::Packet& p) noexcept {
         const FatalCode code = static_cast<FatalCode>(p.neth.vendor);
         const bool ended = code == FatalCode::Closed || code == FatalCode::Aborted;
@@ -309,7 +316,7 @@ private:
             : error_ == ConnectionError::None || error_ == ConnectionError::RemoteClosed ? FatalCode::Closed
                                                                                         : FatalCode::Aborted);
         p.neth.nack_psn = static_cast<uint32_t>(receiver_.expected_psn()) & wire::kPsnMask;
-        ev = control_paths_.probe(now, paths_);  // on every plane in turn: the last one heard of may be dead this way
+        ev = probe_ev(now);  // on every plane in turn: the last one heard of may be dead this way
         return ev != kNoEv;
     }
 
@@ -369,6 +376,15 @@ private:
         if (since < refresh_interval_ns_ / num_planes_ || since < sender_.first_rtt_ns() / num_planes_) return;
         last_refresh_ns_ = now;
         if (sender_.inflight_bytes() == 0) state_probe_due_ = true;
+    }
+
+    // Evidence does not wait for the interval; but a window that comes again is one piece of it.
+    void on_answers_missed(uint64_t now) noexcept {
+        if (sender_.inflight_bytes()) return;
+        control_paths_.on_answers_missed();
+        if (now - last_refresh_ns_ < sender_.first_rtt_ns() / num_planes_) return;
+        last_refresh_ns_ = now;
+        state_probe_due_ = true;
     }
 
     void check_planes(uint64_t now) noexcept {

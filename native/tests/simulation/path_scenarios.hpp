@@ -72,6 +72,62 @@ inline void most_ways_back_are_dead(uint64_t seed) {
     SIM_CHECK(gap <= 30 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
 }
 
+// The ways back die a quarter after the other, each time with data of the same quarter: what answers took a moment ago may
+// be dead, and a probe that got lost may have got lost on its other leg.
+inline void ways_die_one_by_one(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(1, 100 * kMbit, 10 * kMs);
+    Pair p(o);
+    p.send_without_end();
+    p.world.run(2 * kSecond);
+    const double before = p.meter.bytes_per_s(kSecond, 2 * kSecond);
+    for (uint16_t quarter = 0; quarter < 3; ++quarter) {
+        for (uint16_t source = quarter; source < 64; source += 4) {
+            p.world.network.link(1, 0, 0, 0).silent_sources.push_back(source);
+            p.world.network.link(0, 1, 0, 0).silent_sources.push_back(source);
+        }
+        const uint64_t cut = p.world.now();
+        p.world.run(cut + 2 * kSecond);
+        const double after = p.meter.bytes_per_s(cut + kSecond / 2, cut + 2 * kSecond);
+        const uint64_t gap = p.meter.longest_gap_ns(cut, cut + 2 * kSecond);
+        figure("goodput, of before", after / before);
+        figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+        SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before", after / before);
+        SIM_CHECK(gap <= 10 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+    }
+}
+
+// Of all ways back just those die that answers take: only what the sender does without them tells the receiver.
+inline void every_confirmed_way_back_dies(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(1, 100 * kMbit, 10 * kMs);
+    Pair p(o);
+    p.send_without_end();
+    p.world.run(2 * kSecond);
+    std::vector<uint16_t>& silent = p.world.network.link(1, 0, 0, 0).silent_sources;
+    std::vector<uint16_t> taken;
+    p.world.network.on_carry = [&](const Datagram& d) -> uint64_t {
+        const auto source = static_cast<uint16_t>(d.arrival.entropy);
+        const bool is_answer = opcode(d) == wire::Opcode::Sack && d.from == 1;
+        if (is_answer && std::find(taken.begin(), taken.end(), source) == taken.end()) taken.push_back(source);
+        return 0;
+    };
+    p.world.run(p.world.now() + 15 * kMs);
+    const double before = p.meter.bytes_per_s(kSecond, 2 * kSecond);
+    silent = taken;
+    const uint64_t cut = p.world.now();
+    p.world.run(cut + 2 * kSecond);
+    const double after = p.meter.bytes_per_s(cut, cut + 2 * kSecond);
+    figure("ways silenced", static_cast<double>(silent.size()));
+    figure("goodput of the two seconds after, of before", after / before);
+    const uint64_t gap = p.meter.longest_gap_ns(cut, cut + 2 * kSecond);
+    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+    SIM_CHECK(silent.size() <= 5, "answers took %zu ways within 15 ms", silent.size());
+    SIM_CHECK(gap <= 50 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+}
+
 // A plane that was given up just now, and is back, must do at once where the other one dies.
 inline void the_plane_left_dies(uint64_t seed) {
     PairOptions o;

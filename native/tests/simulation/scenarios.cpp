@@ -214,6 +214,8 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(cut_plane_one_way),
     SCENARIO(cut_reverse_path),
     SCENARIO(most_ways_back_are_dead),
+    SCENARIO(ways_die_one_by_one),
+    SCENARIO(every_confirmed_way_back_dies),
     SCENARIO(the_plane_left_dies),
     SCENARIO(restore_with_flap_damping),
     SCENARIO(plane_comes_back),

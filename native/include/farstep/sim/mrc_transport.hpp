@@ -383,8 +383,8 @@ private:
     template <class Host>
     void answer(Host& host, uint32_t c, Row& r, uint64_t now, bool is_timer = false) {
         Connection& k = r.target->connection;
-        // Only time makes probes of paths due.
-        while (k.receiver().has_control() || (is_timer && k.has_control(now))) {
+        // Only time makes probes of bad paths due; an answer may make one of a way back due.
+        while (k.receiver().has_control() || k.owes_probe() || (is_timer && k.has_control(now))) {
             EvIndex ev = kNoEv;
             control_.bth = {};
             if (!k.poll_control(now, control_, ev)) break;
