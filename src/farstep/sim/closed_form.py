@@ -93,7 +93,7 @@ class MessageTimes:
         up, down = lanes.up[first], lanes.down[first]
         begin, end = topology.link_target[up], topology.link_source[down]
         view = RoutingView(topology, topology.routes())
-        way = hash_segments(view, begin, end, np.zeros(len(near), np.uint64))
+        way, _ = hash_segments(view, begin, end, np.zeros(len(near), np.uint64))
         if not way.is_routed.all():
             pair = int(np.argmin(way.is_routed))
             raise ValueError(f"no path from NIC {near[pair]} to NIC {far[pair]}")

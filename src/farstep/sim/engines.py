@@ -37,6 +37,7 @@ def _run_flow(prepared: Prepared) -> SimResult:
     except FlowSettingsError as error:
         raise ConfigError(f"transport.{error}") from error
     prepared.ignored.extend(ignored_knobs(prepared.transport, prepared.switch))
+    prepared.ignored.extend(["run.trace_flows"] if prepared.run.trace_flows else [])
     simulator = FlowSimulator(prepared.topology, settings)
     run, tasks = prepared.run, prepared.tasks
     try:
@@ -46,9 +47,10 @@ def _run_flow(prepared: Prepared) -> SimResult:
             run.seed,
             until_ns=run.until_ns,
             sample_interval_ns=run.sample_interval_ns or None,
+            on_progress=_telling(prepared),
         )
     except FlowsStalled as error:
-        raise SimulationStalled(str(error)) from error
+        raise SimulationStalled(str(error), error.result) from error
     sizes = tasks.size_bytes[tasks.is_flow]
     flow_bytes = float(np.median(sizes)) if len(sizes) else None
     result.meta["limits"] = limits_of(prepared.transport.name, prepared.workloads, flow_bytes=flow_bytes)
@@ -76,6 +78,7 @@ def _run_packet(prepared: Prepared) -> SimResult:
             until_ns=run.until_ns,
             max_wall_s=run.max_wall_s,
             on_progress=_telling(prepared),
+            trace_flows=run.trace_flows,
         )
     except packet.PacketSettingsError as error:
         raise ConfigError(f"transport: {error}") from error

@@ -213,7 +213,10 @@ def test_the_order_of_the_table_does_not_matter():
     tasks = permutation(128, 500_000, seed=5)
     order = np.random.default_rng(0).permutation(128)
     shuffled = flows(tasks.source[order], tasks.target[order], 500_000)
-    for transport in ("mrc", "roce"):
+    for transport in (
+        "mrc",
+        "ndp",
+    ):  # hashed paths are numbered as the packet engine does, in order of appearance
         simulator = FlowSimulator(fabric, settings_for(transport))
         straight = simulator.run(tasks, seed=3).finish_ns
         assert simulator.run(shuffled, seed=3).finish_ns == pytest.approx(straight[order], abs=2)
@@ -222,7 +225,10 @@ def test_the_order_of_the_table_does_not_matter():
 def test_a_seed_replays_and_another_differs():
     fabric = fat_tree(128, radix=8)
     tasks = permutation(128, 500_000, seed=5)
-    for transport in ("mrc", "roce"):
+    for transport in (
+        "mrc",
+        "ndp",
+    ):  # hashed paths are numbered as the packet engine does, in order of appearance
         simulator = FlowSimulator(fabric, settings_for(transport))
         first, again, other = (simulator.run(tasks, seed=seed) for seed in (3, 3, 4))
         assert (first.finish_ns == again.finish_ns).all()
@@ -276,10 +282,17 @@ def test_a_nic_the_fabric_does_not_have():
 
 def test_a_scenario_gives_the_settings():
     transport = Transport(name="roce", queue_pairs=4, mtu_bytes=1024, host_latency_us=1.5, pfc=True)
-    found = settings_of(transport, Switch(queue_bytes=119_000, trimming=False))
+    found = settings_of(transport, Switch(queue_bytes=112_600, ecn_min_bytes=9_000, trimming=False))
     assert (found.paths, found.payload_bytes, found.host_latency_ns) == (4, 1024, 1500.0)
-    assert found.queue_packets == 100.0
-    assert ignored_knobs(transport, Switch(trimming=False)) == ["transport.pfc", "switch.trimming"]
+    assert (found.queue_packets, found.ecn_min_bytes) == (100.0, 9_000)
+    assert ignored_knobs(transport, Switch(trimming=False)) == ["switch.trimming"]
+
+
+def test_a_scenario_gives_the_knobs_of_dcqcn():
+    transport = Transport(name="roce", dcqcn=False, engine={"preset": "simai-100g", "xoff_packets": 20})
+    found = settings_of(transport)
+    assert (found.rival.dcqcn, found.rival.xoff_packets, found.ecn_max_bytes) == (False, 20, 6.4e6)
+    assert ignored_knobs(transport) == []
 
 
 def test_probes_set_the_time_to_restore():

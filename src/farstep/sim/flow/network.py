@@ -51,6 +51,7 @@ class FlowNetwork:
         goodput: float64 (rows,), part of what is sent that counts.
         limit: float64 (rows,), most a part of a flow may send, Gb/s; 0: it has no way.
         alone: float64 (rows,), rate on an empty network.
+        for_data: float64 (links,), part of each link's rate that acknowledgements leave.
         tail_ns: float64 (rows,), latency one way without store-and-forward.
         back_ns: float64 (rows,), time of an acknowledgement.
         queue_packets: longest queue a hop grows to.
@@ -71,7 +72,7 @@ class FlowNetwork:
         self.table = BundleTable(topology.num_links)
         self._view = RoutingView(topology, topology.routes())
         self._carried = np.zeros(0)
-        self._for_data = self._rate_for_data()
+        self.for_data = self._rate_for_data()
         self.link_bits = np.zeros(topology.num_links)
         self.reroute()
 
@@ -116,7 +117,7 @@ class FlowNetwork:
         """Sets capacities and what depends on them, after rates or losses changed."""
         rows, settings, state = self.rows, self.plan.settings, self.state
         bundles, inverse = np.unique(rows.bundle, return_inverse=True)
-        found = constraints_of(self.table, bundles, state.rates_gbps() * self._for_data)
+        found = constraints_of(self.table, bundles, state.rates_gbps() * self.for_data)
         self._set_matrix(found, inverse)
         self.width = found.width
         self.packet_ns = self._packet_bits() / np.maximum(found.rate_gbps, RATE_GBPS_MIN)
@@ -165,7 +166,7 @@ class FlowNetwork:
     def _can_fill(self, found: Constraints, bundles: IntArray) -> NDArray[np.bool_]:
         """Finds the constraints that NICs may fill: on a fabric without oversubscription, those of NICs alone."""
         topology, matrix = self.topology, self.matrix
-        rates = self.state.rates_gbps() * self._for_data
+        rates = self.state.rates_gbps() * self.for_data
         ports = topology.ports
         row = matrix.owners()
         can_fill = np.ones(len(self.capacity), np.bool_)

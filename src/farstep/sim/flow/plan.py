@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.sim.flow.bundles import BundleTable
+from farstep.sim.flow.hashing import first_appearance, hashed_paths
 from farstep.sim.flow.ragged import scramble
 from farstep.sim.flow.rows import BITS_PER_BYTE, Rows, hashed_rows, sprayed_rows
 from farstep.sim.flow.settings import FlowSettings
 from farstep.sim.flow.walk import RoutingView
+from farstep.sim.rivals import TcpKnobs
 from farstep.sim.tasks import TaskTable
 
 __all__ = ["FlowPlan"]
@@ -32,6 +34,8 @@ class FlowPlan:
         row_source: int64 (rows,), NIC.
         row_target: int64 (rows,), NIC.
         row_entropy: uint64 (rows,), hashed to choose paths.
+        row_port: int64 (rows,), port each row leaves by, `row_entropy` being the number of its path as in the packet
+            engine; None: both are hashed out of it.
         packets: int64 (tasks,).
         wire_bits: float64 (tasks,), of one part of the flow.
         tail_bytes: float64 (tasks,), what is stored and forwarded: a full packet, or a smaller one that is alone.
@@ -44,13 +48,23 @@ class FlowPlan:
     row_source: IntArray
     row_target: IntArray
     row_entropy: NDArray[np.uint64]
+    row_port: IntArray | None
     packets: IntArray
     wire_bits: FloatArray
     tail_bytes: FloatArray
 
     @classmethod
-    def of(cls, tasks: TaskTable, settings: FlowSettings, seed: int) -> FlowPlan:
-        """Prepares a table."""
+    def of(
+        cls, tasks: TaskTable, settings: FlowSettings, seed: int, ports: IntArray | None = None
+    ) -> FlowPlan:
+        """Prepares a table.
+
+        Args:
+            tasks: what is to be done.
+            settings: of the transport.
+            seed: chooses hashed paths.
+            ports: int64 (NICs,), number of ports of each; with it, hashed paths are those of the packet engine.
+        """
         is_flow = tasks.is_flow
         key = np.where(tasks.connection_key < 0, -1 - tasks.job.astype(np.int64), tasks.connection_key)
         source, target = tasks.source.astype(np.int64), tasks.target.astype(np.int64)
@@ -62,7 +76,17 @@ class FlowPlan:
             # Whoever goes between the same NICs goes the same ways.
             pairs, row_of = _distinct_columns(ends)
             row_ends, entropy, first_row = pairs, np.zeros(pairs.shape[1], np.uint64), row_of[connection]
+            port = None
+        elif ports is not None and not settings.is_coupled:
+            flow = np.flatnonzero(is_flow)
+            appeared = np.zeros(distinct.shape[1], np.int64)
+            appeared[connection[flow]] = first_appearance(connection[flow])
+            pairs_each = 0 if isinstance(settings.rival, TcpKnobs) else parts
+            one, numbers = hashed_paths(appeared, ports[np.maximum(ends[0], 0)], pairs_each, seed)
+            row_ends, port, entropy = np.repeat(ends, parts, axis=1), one.ravel(), numbers.ravel()
+            first_row = connection * parts
         else:
+            port = None
             word = scramble(ends[0], seed) ^ scramble(ends[1], seed + 1) ^ scramble(names, seed + 2)
             row_ends = np.repeat(ends, parts, axis=1)
             with np.errstate(over="ignore"):
@@ -73,7 +97,17 @@ class FlowPlan:
         bits = BITS_PER_BYTE * (size + packets * settings.overhead_bytes) / parts
         tail = np.minimum(size, settings.payload_bytes) + settings.overhead_bytes
         return cls(
-            settings, connection, parts, first_row, row_ends[0], row_ends[1], entropy, packets, bits, tail
+            settings=settings,
+            connection=connection,
+            parts=parts,
+            first_row=first_row,
+            row_source=row_ends[0],
+            row_target=row_ends[1],
+            row_entropy=entropy,
+            row_port=port,
+            packets=packets,
+            wire_bits=bits,
+            tail_bytes=tail,
         )
 
     def names(self, tasks: TaskTable) -> NDArray[np.uint64]:
@@ -93,7 +127,7 @@ class FlowPlan:
         if self.settings.spreading == "spray":
             return sprayed_rows(view, table, source, target)
         paths = self.settings.paths if self.settings.is_coupled else 1
-        return hashed_rows(view, table, source, target, self.row_entropy, paths)
+        return hashed_rows(view, table, source, target, self.row_entropy, paths, self.row_port)
 
 
 def _distinct_columns(columns: IntArray) -> tuple[IntArray, IntArray]:

@@ -124,6 +124,7 @@ def hashed_rows(
     target: NDArray[Any],
     entropy: NDArray[np.uint64],
     paths: int = 1,
+    port: IntArray | None = None,
 ) -> Rows:
     """Sends flows over `paths` paths each, chosen by hash and dealt to the planes in turn.
 
@@ -134,28 +135,39 @@ def hashed_rows(
         target: NICs, of the same length.
         entropy: uint64 (rows,), of which the paths are made.
         paths: paths of a flow; those which are no longer used leave their share to the others.
+        port: int64 (rows,), the NIC's port each row leaves by, `entropy` being the number of its path; None: both are
+            hashed out of `entropy`.
     """
     lanes = lanes_between(view.topology, source, target)
     count = len(source)
     first = offsets_of(np.bincount(lanes.row, minlength=count))
     row = np.repeat(np.arange(count), paths)
-    number = np.tile(np.arange(paths), count)
-    with np.errstate(over="ignore"):
-        word = scramble(entropy[row] + number.astype(np.uint64), 7)
-        size = np.maximum(first[row + 1] - first[row], 1)
-        turn = (scramble(entropy, 8)[row] % size.astype(np.uint64)).astype(np.int64)
-    lane = first[row] + (turn + number) % size
+    size = np.maximum(first[row + 1] - first[row], 1)
+    if port is None:
+        part = np.tile(np.arange(paths, dtype=np.uint64), count)
+        with np.errstate(over="ignore"):
+            number = scramble(entropy[row] + part, 7)
+            turn = scramble(entropy, 8)[row] % size.astype(np.uint64) + part
+        lane = first[row] + turn.astype(np.int64) % size
+    else:
+        ways = np.maximum(size // np.maximum(np.diff(view.topology.ports.offset)[source], 1), 1)
+        lane = first[row] + np.minimum(
+            port * ways + (entropy % ways.astype(np.uint64)).astype(np.int64), size - 1
+        )
+        number = entropy // ways.astype(np.uint64)
     up, down = lanes.up[lane], lanes.down[lane]
     begin = view.topology.link_target[up].astype(np.int64)
     end = view.topology.link_source[down].astype(np.int64)
     via = view.topology.via_switches
     stops = [(begin, end)]
     if via is not None:
-        middle = via.astype(np.int64)[(scramble(word, 9) % np.uint64(len(via))).astype(np.int64)]
+        middle = via.astype(np.int64)[(number % np.uint64(len(via))).astype(np.int64)]
+        number //= np.uint64(len(via))
         stops = [(begin, middle), (middle, end)]
-    found = [
-        hash_segments(view, near, far, scramble(word, 10 + leg)) for leg, (near, far) in enumerate(stops)
-    ]
+    found = []
+    for near, far in stops:
+        leg, number = hash_segments(view, near, far, number)
+        found.append(leg)
     segments, legs = _joined(found)
     routed = segments.is_routed[legs].all(axis=1)
     weight = (view.weight[up] > 0) * (view.weight[down] > 0) * routed.astype(np.float64)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from farstep.sim.packet_knobs import engine_changes
+from farstep.sim.rivals import RIVALS, RivalKnobs
 from farstep.sim.transports import Switch, Transport
 
 __all__ = ["TRANSPORTS", "FlowSettings", "FlowSettingsError", "ignored_knobs", "settings_for", "settings_of"]
@@ -78,6 +80,13 @@ class FlowSettings:
     queue_packets: float | None = None
     """Longest queue at a hop, from which on packets are trimmed; None: a bandwidth-delay product of the longest
     path."""
+    rival: RivalKnobs | None = None
+    """Knobs of a transport whose flows on single paths are followed step by step, with the queues in front of links:
+    `RoceKnobs` or `TcpKnobs`; None: rates are fair at once."""
+    ecn_min_bytes: float | None = None
+    """With `rival`: queue from which on packets are marked now and then; None: 0.2 bandwidth-delay products..."""
+    ecn_max_bytes: float | None = None
+    """...and from which on all are; None: 0.8."""
     resolution_ns: float | None = None
     """Events closer together than this share one computation of rates; their times stay exact. None: a packet's
     time on the fastest link, or 1/500 of the time of the shortest flow, if it is longer."""
@@ -136,19 +145,40 @@ _LOWEST: dict[str, float] = {
     "resolution_ns": 0,
 }
 
+
+def _wire(name: str) -> dict[str, Any]:
+    """Sizes of a transport's packets, which are those of the packet engine."""
+    fabric = RIVALS[name].FABRIC
+    return {"overhead_bytes": fabric["overhead_bytes"], "ack_bytes": fabric["control_bytes"]}
+
+
+def _answers(name: str, packets: int) -> dict[str, Any]:
+    return {**_wire(name), "ack_every_bytes": packets * FlowSettings().payload_bytes}
+
+
 TRANSPORTS: Mapping[str, FlowSettings] = {
     "mrc": FlowSettings(balancing=0.8, collisions=0.34),
-    "uet-oblivious": FlowSettings(failover="none", balancing=0.5, collisions=1.1),
-    "uet-reps": FlowSettings(detection_ns=100_000.0, balancing=0.8, collisions=0.92),
-    "uet-bitmap": FlowSettings(balancing=0.8, collisions=0.7),
-    "uet-mixed": FlowSettings(balancing=0.8, collisions=0.7),
-    "uet-rccc": FlowSettings(failover="none", balancing=0.5, collisions=1.15),
-    "ndp": FlowSettings(failover="none", balancing=0.5, collisions=0.55),
+    "uet-oblivious": FlowSettings(**_wire("uet-oblivious"), failover="none", balancing=0.5, collisions=1.1),
+    "uet-reps": FlowSettings(**_wire("uet-reps"), detection_ns=100_000.0, balancing=0.8, collisions=0.92),
+    "uet-bitmap": FlowSettings(**_wire("uet-bitmap"), balancing=0.8, collisions=0.7),
+    "uet-mixed": FlowSettings(**_wire("uet-mixed"), balancing=0.8, collisions=0.7),
+    "uet-rccc": FlowSettings(**_wire("uet-rccc"), failover="none", balancing=0.5, collisions=1.15),
+    "ndp": FlowSettings(**_answers("ndp", 1), failover="none", balancing=0.5, collisions=0.55),
     "adaptive-routing": FlowSettings(
-        failover="reconverge", reconvergence_ns=3_000_000.0, loss_response="go_back_n", collisions=0.5
+        **_answers("adaptive-routing", 4),
+        failover="reconverge",
+        reconvergence_ns=3_000_000.0,
+        loss_response="go_back_n",
+        collisions=0.5,
     ),
-    "roce": FlowSettings(spreading="hash", failover="reconverge", loss_response="go_back_n"),
-    "tcp": FlowSettings(spreading="hash", failover="reconverge"),
+    "roce": FlowSettings(
+        **_answers("roce", 4),
+        spreading="hash",
+        failover="reconverge",
+        loss_response="go_back_n",
+        rival=RIVALS["roce"],
+    ),
+    "tcp": FlowSettings(**_answers("tcp", 2), spreading="hash", failover="reconverge", rival=RIVALS["tcp"]),
     "ideal": FlowSettings(
         ack_every_bytes=None, collisions=0.0, backoff=0.0, detection_ns=0.0, restore_ns=0.0
     ),
@@ -195,8 +225,6 @@ def settings_of(transport: Transport, switch: Switch | None = None) -> FlowSetti
         if knob in _KNOBS:
             name = _KNOBS[knob]
             changes[name] = value * NS_PER_US if name.endswith("_ns") else value
-    if transport.name == "roce" and transport.queue_pairs is not None:
-        changes["paths"] = transport.queue_pairs
     found = settings_for(transport.name, changes)
     if transport.probe_interval_us is not None or transport.restore_probes is not None:
         interval = (transport.probe_interval_us or _PROBE_INTERVAL_US) * NS_PER_US
@@ -204,7 +232,18 @@ def settings_of(transport: Transport, switch: Switch | None = None) -> FlowSetti
     if switch is not None and switch.queue_bytes is not None:
         packet = found.payload_bytes + found.overhead_bytes
         found = replace(found, queue_packets=max(1.0, switch.queue_bytes / packet))
-    return found
+    return found if found.rival is None else _with_rival(found, found.rival, transport, switch)
+
+
+def _with_rival(
+    found: FlowSettings, rival: RivalKnobs, transport: Transport, switch: Switch | None
+) -> FlowSettings:
+    """Takes over what the packet engine reads of a transport that is followed step by step."""
+    _, engine, _ = engine_changes(transport, Switch() if switch is None else switch)
+    own = {item.name for item in fields(rival)}
+    knobs = rival.updated({name: value for name, value in engine.items() if name in own})
+    changes: dict[str, Any] = {name: engine[name] for name in _MARKS if engine.get(name, -1.0) >= 0}
+    return replace(found, rival=knobs, paths=getattr(knobs, "queue_pairs", 1), **changes)
 
 
 _PROBE_INTERVAL_US = 1000.0
@@ -213,11 +252,18 @@ _RESTORE_PROBES = 5
 
 def ignored_knobs(transport: Transport, switch: Switch | None = None) -> list[str]:
     """Names what a scenario sets and the flow level has no use for."""
-    used = {*_KNOBS, "probe_interval_us", "restore_probes"}
-    if transport.name == "roce":
-        used.add("queue_pairs")
+    used, engine, at_switch = {*_KNOBS, "probe_interval_us", "restore_probes"}, set(), {"queue_bytes"}
+    rival = TRANSPORTS[transport.name].rival
+    if rival is not None:
+        used = {"mtu_bytes", "overhead_bytes", "host_latency_us", "reconvergence_us", "rto_us"}
+        used |= {"queue_pairs", "pfc", "dcqcn"} if transport.name == "roce" else set()
+        engine = {"preset", *_MARKS, *(item.name for item in fields(rival))}
+        at_switch |= set(_MARKS)
     unused = [f"transport.{knob}" for knob in transport.knobs if knob not in used]
-    unused += [f"transport.engine.{name}" for name in transport.engine]
+    unused += [f"transport.engine.{name}" for name in transport.engine if name not in engine]
     if switch is not None:
-        unused += [f"switch.{knob}" for knob in switch.knobs if knob != "queue_bytes"]
+        unused += [f"switch.{knob}" for knob in switch.knobs if knob not in at_switch]
     return unused
+
+
+_MARKS = ("ecn_min_bytes", "ecn_max_bytes")

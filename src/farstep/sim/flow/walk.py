@@ -389,9 +389,9 @@ def _damaged_bundles(
 
 
 def hash_segments(
-    view: RoutingView, start: NDArray[Any], goal: NDArray[Any], entropy: NDArray[np.uint64]
-) -> Segments:
-    """Takes one path for each pair, each switch choosing by a hash of the pair's entropy.
+    view: RoutingView, start: NDArray[Any], goal: NDArray[Any], number: NDArray[np.uint64]
+) -> tuple[Segments, NDArray[np.uint64]]:
+    """Takes one path for each pair: the digits of its number, least significant first, choose the links.
 
     A path is `is_routed` as long as all its links have a weight.
 
@@ -399,14 +399,17 @@ def hash_segments(
         view: the network.
         start: switches the paths begin at.
         goal: switches with NICs they end at, of the same length.
-        entropy: uint64, what is hashed.
+        number: uint64, of each path; any one is valid.
+
+    Returns:
+        The ways, and what is left of the numbers, for a way that goes on from there.
     """
     node, target = np.array(start, np.int64), np.asarray(goal, np.int64)
-    count = len(node)
+    count, rest = len(node), np.array(number, np.uint64)
     survival, is_routed = np.ones(count), np.ones(count, np.bool_)
     walking = np.arange(count)
     hops = []
-    for hop in range(HOPS_MAX):
+    for _ in range(HOPS_MAX):
         sets = view.sets(node[walking], target[walking])
         survival[walking[sets == -1]] = 0.0
         is_routed[walking[sets == -1]] = False
@@ -414,9 +417,8 @@ def hash_segments(
         if not len(walking):
             break
         size = (view.set_offset[sets + 1] - view.set_offset[sets]).astype(np.uint64)
-        with np.errstate(over="ignore"):
-            word = scramble(entropy[walking] ^ scramble(node[walking], 5), 6 + hop)
-        link = view.set_links[view.set_offset[sets] + (word % size).astype(np.int64)]
+        link = view.set_links[view.set_offset[sets] + (rest[walking] % size).astype(np.int64)]
+        rest[walking] //= size
         hops.append((walking, link))
         survival[walking[~view.is_alive[link]]] = 0.0
         is_routed[walking[view.weight[link] <= 0.0]] = False
@@ -424,4 +426,4 @@ def hash_segments(
     else:
         raise AssertionError("a route is longer than any network")
     segments = _from_hops(hops, count, survival)
-    return Segments(segments.offset, segments.bundle, segments.share, survival, is_routed)
+    return Segments(segments.offset, segments.bundle, segments.share, survival, is_routed), rest

@@ -1,0 +1,279 @@
+"""TCP senders on single paths, from step to step: the rules and constants of the packet engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farstep.sim.flow.columns import Columns, uniform
+from farstep.sim.flow.senders import Feedback
+from farstep.sim.rivals import TcpKnobs
+
+__all__ = ["TcpSenders"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+NS_PER_S = 1e9
+BDP_WINDOWS = 8.0
+"""Ceiling of the window where none is set, in bandwidth-delay products (packet engine)."""
+STEPS_KEPT = 8
+"""Steps of news on its way back; a step is a quarter of the longest round trip."""
+BACKOFF_MAX = 20.0
+
+
+class TcpSenders:
+    """Windows of slow start, Reno, CUBIC (RFC 9438) or DCTCP (RFC 8257), with fast retransmit and a timeout.
+
+    What arrives is acknowledged a round trip of the idle network after it left, for its time in queues is part of how
+    late it arrives. What is lost is found out as late where later packets make it known, and by the timeout where
+    nothing follows it: whether one of the last `duplicate_threshold` packets of a flow is lost is drawn.
+
+    Args:
+        knobs: of the transport.
+        packet_bits: of a full packet on the wire.
+        step_ns: length of a step.
+    """
+
+    def __init__(self, knobs: TcpKnobs, packet_bits: float, step_ns: float) -> None:
+        self._knobs = knobs
+        self._packet_bits = packet_bits
+        self._step_ns = step_ns
+        self._state = Columns.empty(_TcpState)
+        self._acks = np.zeros((STEPS_KEPT, 0))
+        self._losses = np.zeros((STEPS_KEPT, 0))
+        self._marks = np.zeros((STEPS_KEPT, 0))
+
+    def add(
+        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, now_ns: float
+    ) -> None:
+        """As `Senders.add`."""
+        knobs, count = self._knobs, len(line)
+        most = np.maximum(16.0, np.ceil(BDP_WINDOWS * line * round_trip_ns / self._packet_bits))
+        if knobs.max_packets:
+            most = np.full(count, float(knobs.max_packets))
+        zeros = np.zeros(count)
+        self._state.append(
+            _TcpState(
+                name=names.copy(),
+                line=line,
+                round_trip=round_trip_ns,
+                window=np.full(count, float(knobs.initial_packets)),
+                threshold=most,
+                most=most.copy(),
+                peak=zeros.copy(),
+                rise_s=zeros.copy(),
+                friendly=zeros.copy(),
+                epoch=np.full(count, -1.0),
+                smooth=round_trip_ns.copy(),
+                spread=0.5 * round_trip_ns,
+                in_flight=zeros.copy(),
+                sent=zeros.copy(),
+                known=zeros.copy(),
+                recovery=zeros.copy(),
+                unheard=zeros.copy(),
+                timeout=np.full(count, np.inf),
+                backoff=zeros.copy(),
+                alpha=np.ones(count),
+                turn=zeros.copy(),
+            )
+        )
+        more = np.zeros((STEPS_KEPT, count))
+        self._acks = np.concatenate((self._acks, more), axis=1)
+        self._losses = np.concatenate((self._losses, more), axis=1)
+        self._marks = np.concatenate((self._marks, more), axis=1)
+
+    def keep(self, kept: BoolArray) -> None:
+        """As `Senders.keep`."""
+        self._state.keep(kept)
+        self._acks, self._losses, self._marks = (
+            self._acks[:, kept],
+            self._losses[:, kept],
+            self._marks[:, kept],
+        )
+
+    def offer(self, now_ns: float, span: FloatArray) -> FloatArray:
+        """As `Senders.offer`."""
+        state = self._state
+        room = np.floor(np.maximum(state.window, 1.0)) * self._packet_bits - state.in_flight
+        return np.minimum(state.line * span, np.maximum(room, 0.0))
+
+    def learn(self, seen: Feedback) -> FloatArray:
+        """As `Senders.learn`."""
+        state = self._state
+        state.in_flight += seen.sent
+        state.sent += seen.sent
+        starts = (seen.sent > 0.0) & ~np.isfinite(state.timeout)
+        state.timeout[starts] = seen.end_ns + self._timeout_ns()[starts]
+        self._post(seen)
+        acked, marked = self._acks[0].copy(), self._marks[0].copy()
+        again = self._lose(seen)
+        self._shift()
+        self._acknowledge(seen, acked, marked)
+        return again + self._time_out(seen.end_ns)
+
+    def _post(self, seen: Feedback) -> None:
+        """Puts news on its way back to the senders."""
+        state = self._state
+        part = np.arange(len(state.window))
+        late = np.clip(np.rint(state.round_trip / self._step_ns), 1, STEPS_KEPT - 1).astype(np.int64)
+        self._acks[late, part] += seen.arrived
+        self._marks[late, part] += seen.arrived * seen.mark_share
+        lost = np.flatnonzero(seen.lost > 0.0)
+        if not len(lost):
+            return
+        # Of the last packets none may be lost: no later ones would tell.
+        share = seen.lost[lost] / (seen.lost[lost] + seen.arrived[lost])
+        is_last = seen.left[lost] <= 0.0
+        state.turn[lost] += 1.0
+        missed = (
+            uniform(state.name[lost], state.turn[lost]) > (1.0 - share) ** self._knobs.duplicate_threshold
+        )
+        silent = lost[is_last & missed]
+        state.unheard[silent] += seen.lost[silent]
+        told = lost[~(is_last & missed)]
+        self._losses[late[told], told] += seen.lost[told]
+
+    def _shift(self) -> None:
+        for ring in (self._acks, self._losses, self._marks):
+            ring[:-1] = ring[1:]
+            ring[-1] = 0.0
+
+    def _lose(self, seen: Feedback) -> FloatArray:
+        """Takes losses that later packets made known; returns what is sent again."""
+        state = self._state
+        again: FloatArray = self._losses[0].copy()
+        if not again.any():
+            return again
+        state.in_flight -= again
+        first = np.flatnonzero((again > 0.0) & (state.known >= state.recovery))
+        if len(first):
+            kept = self._knobs.cubic_beta if self._knobs.growth == "cubic" else 0.5
+            self._reduce(first, np.full(len(first), kept))
+        return again
+
+    def _reduce(self, which: IntArray, kept: FloatArray) -> None:
+        state = self._state
+        self._remember(which)
+        state.window[which] = np.maximum(state.window[which] * kept, 2.0)
+        state.threshold[which] = state.window[which]
+        state.recovery[which] = state.sent[which]
+
+    def _remember(self, which: IntArray) -> None:
+        """Fast convergence (RFC 9438, 4.7)."""
+        state, window = self._state, self._state.window[which]
+        lower = window < state.peak[which]
+        state.peak[which] = np.where(lower, window * (1.0 + self._knobs.cubic_beta) / 2.0, window)
+        state.epoch[which] = -1.0
+
+    def _acknowledge(self, seen: Feedback, acked: FloatArray, marked: FloatArray) -> None:
+        state, knobs = self._state, self._knobs
+        which = np.flatnonzero(acked > 0.0)
+        if not len(which):
+            return
+        state.in_flight[which] = np.maximum(state.in_flight[which] - acked[which], 0.0)
+        state.known[which] = state.sent[which] - state.in_flight[which]
+        sample = state.round_trip[which] + seen.delay_ns[which]
+        part = np.minimum(acked[which] / self._packet_bits / knobs.ack_packets, 1.0)
+        state.spread[which] += 0.25 * part * (np.abs(state.smooth[which] - sample) - state.spread[which])
+        state.smooth[which] += 0.125 * part * (sample - state.smooth[which])
+        state.backoff[which] = 0.0
+        self._heed(which, acked[which], marked[which])
+        grows = which[state.known[which] >= state.recovery[which]]
+        self._grow(seen.end_ns, grows, acked[grows] / self._packet_bits)
+        waits = (state.in_flight[which] > self._packet_bits * 1e-6) | (seen.left[which] > 0.0)
+        state.timeout[which] = np.where(waits, seen.end_ns + self._timeout_ns()[which], np.inf)
+
+    def _heed(self, which: IntArray, acked: FloatArray, marked: FloatArray) -> None:
+        """What marks do: DCTCP heeds their share, the others take one for a loss if they listen at all."""
+        state, knobs = self._state, self._knobs
+        if knobs.growth == "dctcp":
+            part = np.minimum(acked / np.maximum(state.window[which] * self._packet_bits, 1.0), 1.0)
+            state.alpha[which] += knobs.dctcp_g * part * (marked / acked - state.alpha[which])
+        elif not knobs.ecn:
+            return
+        hit = which[(marked > 0.5 * self._packet_bits) & (state.known[which] >= state.recovery[which])]
+        kept = 1.0 - state.alpha[hit] / 2.0 if knobs.growth == "dctcp" else np.full(len(hit), 0.5)
+        if knobs.growth == "cubic":
+            kept = np.full(len(hit), knobs.cubic_beta)
+        self._reduce(hit, kept)
+
+    def _grow(self, now_ns: float, which: IntArray, packets: FloatArray) -> None:
+        state = self._state
+        slow = state.window[which] < state.threshold[which]
+        early, late = which[slow], which[~slow]
+        state.window[early] = np.minimum(state.window[early] + packets[slow], state.most[early])
+        if self._knobs.growth == "cubic":
+            self._cubic(now_ns, late, packets[~slow])
+        else:
+            state.window[late] += packets[~slow] / state.window[late]
+        state.window[which] = np.minimum(state.window[which], state.most[which])
+
+    def _cubic(self, now_ns: float, which: IntArray, packets: FloatArray) -> None:
+        state, knobs = self._state, self._knobs
+        fresh = which[state.epoch[which] < 0.0]
+        state.epoch[fresh] = now_ns
+        state.peak[fresh] = np.maximum(state.peak[fresh], state.window[fresh])
+        state.rise_s[fresh] = np.cbrt((state.peak[fresh] - state.window[fresh]) / knobs.cubic_c)
+        state.friendly[fresh] = state.window[fresh]
+        window = state.window[which]
+        time_s = (now_ns - state.epoch[which] + state.smooth[which]) / NS_PER_S - state.rise_s[which]
+        target = np.clip(knobs.cubic_c * time_s**3 + state.peak[which], window, 1.5 * window)
+        window = window + (target - window) / window * packets
+        beta = knobs.cubic_beta
+        gain = np.where(state.friendly[which] >= state.peak[which], 1.0, 3.0 * (1.0 - beta) / (1.0 + beta))
+        state.friendly[which] += gain * packets / window
+        state.window[which] = np.maximum(window, state.friendly[which])
+
+    def _timeout_ns(self) -> FloatArray:
+        state, knobs = self._state, self._knobs
+        base = np.maximum(state.smooth + 4.0 * state.spread, float(knobs.min_rto_ns))
+        return np.minimum(base * 2.0**state.backoff, float(knobs.max_rto_ns))
+
+    def _time_out(self, now_ns: float) -> FloatArray:
+        """Takes what was never heard of for lost, and begins anew with a window of one packet."""
+        state = self._state
+        again = np.zeros(len(state.window))
+        due = np.flatnonzero(state.timeout <= now_ns)
+        if not len(due):
+            return again
+        again[due] = state.unheard[due]
+        state.in_flight[due] = np.maximum(state.in_flight[due] - state.unheard[due], 0.0)
+        state.unheard[due] = 0.0
+        state.threshold[due] = np.maximum(state.window[due] / 2.0, 2.0)
+        self._remember(due)
+        state.window[due] = 1.0
+        state.recovery[due] = state.sent[due]
+        state.backoff[due] = np.minimum(state.backoff[due] + 1.0, BACKOFF_MAX)
+        state.timeout[due] = now_ns + self._timeout_ns()[due]
+        return again
+
+
+@dataclass(slots=True, eq=False)
+class _TcpState(Columns):
+    """Columns, one value per part; windows in packets, amounts in bits, times in ns."""
+
+    name: NDArray[np.uint64]
+    line: FloatArray
+    round_trip: FloatArray
+    window: FloatArray
+    threshold: FloatArray
+    most: FloatArray
+    peak: FloatArray
+    rise_s: FloatArray
+    friendly: FloatArray
+    epoch: FloatArray
+    smooth: FloatArray
+    spread: FloatArray
+    in_flight: FloatArray
+    sent: FloatArray
+    known: FloatArray
+    recovery: FloatArray
+    unheard: FloatArray
+    timeout: FloatArray
+    backoff: FloatArray
+    alpha: FloatArray
+    turn: FloatArray
