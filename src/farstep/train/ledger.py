@@ -7,6 +7,7 @@ Nothing here knows torch, reads a clock or does input and output.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +20,15 @@ from numpy.typing import NDArray
 from farstep.train.errors import ConfigError, TrainError
 from farstep.train.permutation import permute_many
 
-__all__ = ["BatchRule", "CommitRecord", "Deal", "LedgerError", "Range", "SampleLedger"]
+__all__ = ["BatchRule", "CommitRecord", "Deal", "LedgerError", "Range", "SampleLedger", "cut_evenly"]
 
 BatchRule = Literal["global", "per_group"]
 """Whether the batch size is that of the whole run (constant), or of each seat (grows with them)."""
 
 STATE_VERSION = 1
+
+BLOCK = 4096
+"""Positions of an epoch's order that are worked out at once: a batch alone is too few to be quick."""
 
 
 class LedgerError(TrainError):
@@ -254,7 +258,13 @@ class SampleLedger:
         """Returns which samples of the data set stand at positions of an epoch's order."""
         if not self.shuffle:
             return positions
-        return permute_many(positions, self.num_samples, self.seed, epoch)
+        samples = np.empty_like(positions)
+        blocks = positions // BLOCK
+        for block in np.unique(blocks).tolist():
+            order = _order_of_block(self.num_samples, self.seed, epoch, block)
+            is_in = blocks == block
+            samples[is_in] = order[positions[is_in] - block * BLOCK]
+        return samples
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -386,6 +396,13 @@ class SampleLedger:
         return ledger
 
 
+@functools.lru_cache(maxsize=16)
+def _order_of_block(num_samples: int, seed: int, epoch: int, block: int) -> NDArray[np.int64]:
+    """Returns the samples at positions block * BLOCK and on, of an epoch's order."""
+    positions = np.arange(block * BLOCK, min(num_samples, (block + 1) * BLOCK), dtype=np.int64)
+    return permute_many(positions, num_samples, seed, epoch)
+
+
 def _checked_shares(seats: int, shares: Sequence[int] | None) -> tuple[int, ...] | None:
     if seats < 1:
         raise LedgerError(f"seats is {seats}; valid: at least 1")
@@ -414,6 +431,12 @@ def _take(ranges: Sequence[Range], size: int) -> Iterator[Range]:
             return
         yield Range(start, min(stop, start + size))
         size -= stop - start
+
+
+def cut_evenly(ranges: Sequence[Range], parts: int) -> tuple[tuple[Range, ...], ...]:
+    """Cuts ranges into consecutive parts whose lengths differ by one at most, larger ones first."""
+    total = sum(len(part) for part in ranges)
+    return tuple(_cut(ranges, _split(total, parts, None)))
 
 
 def _cut(ranges: Sequence[Range], counts: Sequence[int]) -> Iterator[tuple[Range, ...]]:

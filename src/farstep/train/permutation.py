@@ -7,7 +7,7 @@ No list of the order is ever held, so its memory does not grow with the data set
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["mix", "permute", "permute_many"]
+__all__ = ["mix", "mix_many", "permute", "permute_many"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -24,6 +24,11 @@ def mix(*words: int) -> int:
         state = ((state ^ state >> 27) * _MULTIPLIERS[1]) & _MASK
         state ^= state >> 31
     return state
+
+
+def mix_many(words: tuple[int, ...], last: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Returns mix(*words, x) for every x of an array."""
+    return _finalised(last.astype(np.uint64) + _key(*words))
 
 
 def permute(position: int, size: int, seed: int, epoch: int) -> int:
@@ -54,7 +59,7 @@ def permute_many(positions: NDArray[np.int64], size: int, seed: int, epoch: int)
     """
     half_bits = np.uint64(_half_bits(size))
     mask = np.uint64((1 << int(half_bits)) - 1)
-    keys = [np.uint64((mix(seed, epoch, round_index) + _GOLDEN) & _MASK) for round_index in _ROUNDS]
+    keys = [_key(seed, epoch, round_index) for round_index in _ROUNDS]
     result = positions.astype(np.uint64)
     outside = np.ones(result.shape, dtype=np.bool_)
     while outside.any():
@@ -69,6 +74,11 @@ def permute_many(positions: NDArray[np.int64], size: int, seed: int, epoch: int)
 
 def _half_bits(size: int) -> int:
     return max(1, (max(1, size - 1).bit_length() + 1) // 2)
+
+
+def _key(*words: int) -> np.uint64:
+    """Returns what `mix` adds to the word that comes after these."""
+    return np.uint64((mix(*words) + _GOLDEN) & _MASK)
 
 
 def _finalised(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farstep.train.permutation import permute, permute_many
+from farstep.train.permutation import mix, mix_many, permute, permute_many
 
 SEEDS = st.integers(-(2**70), 2**70)
 
@@ -38,3 +38,8 @@ def test_neighbours_are_spread_evenly() -> None:
         images = permute_many(np.arange(tenth), size, seed, 0)
         per_tenth = np.bincount(images // tenth, minlength=10)
         assert abs(per_tenth - tenth / 10).max() < 50  # five standard deviations of a random draw
+
+
+@given(words=st.lists(SEEDS, max_size=3), last=st.lists(st.integers(0, 2**62), max_size=10))
+def test_hashes_of_many_are_the_single_hashes(words: list[int], last: list[int]) -> None:
+    assert mix_many(tuple(words), np.array(last, dtype=np.int64)).tolist() == [mix(*words, x) for x in last]
