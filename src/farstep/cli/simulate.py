@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
+SLOWEST = "slowest"
+"""What `--trace` calls the slowest flow of each transport."""
+QUICK_S = 20.0
+"""Simulations that took less are run again to follow their slowest flow without being asked."""
+
 
 def simulate(
     scenario: Annotated[
@@ -35,24 +40,39 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the scenario and exit.")] = False,
     story: Annotated[bool, typer.Option("--story", help="Tell what happened to the slowest flow.")] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLOW,FLOW", help="Record the packets of flows: their numbers, slowest, or none."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Simulate a workload on a fabric, packet by packet or as flows.
 
     Prints times of flows and steps, goodput, losses, the balance of the planes and the busiest
-    link. The same seed gives the same result.
+    link. The same seed gives the same result, so --story and --report follow the packets of the
+    slowest flow in a second run, where the first was quick; --trace slowest does so in any case.
     """
     from farstep.fabric.errors import ConfigError
     from farstep.sim.scenario import dump_toml, load_scenario
 
     try:
-        loaded = load_scenario(scenario, _overrides(level, seed, set_ or []))
+        followed = _followed(trace)
+        overrides = _overrides(level, seed, set_ or [])
+        if isinstance(followed, list):
+            overrides["run.trace_flows"] = followed
+        loaded = load_scenario(scenario, overrides)
         if show_config:
             print(dump_toml(loaded), end="")
             return
         names = _transports(compare, loaded)
         _check_folder(report)
         results, stuck = _run(loaded, names, is_quiet=quiet or as_json)
+        if followed == SLOWEST or (
+            followed is None and (story or report is not None) and _are_quick(results)
+        ):
+            results = _with_slowest_followed(loaded, results)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
     except KeyboardInterrupt as error:
@@ -71,6 +91,45 @@ def simulate(
         raise CommandError(
             stuck[0] if len(names) == 1 else "not every transport came to an end", status=REMOTE
         )
+
+
+def _followed(text: str | None) -> str | list[int] | None:
+    """What `--trace` asks for: flows by number, the slowest, none, or nothing said."""
+    from farstep.fabric.errors import ConfigError
+
+    if text is None or text in (SLOWEST, "none"):
+        return text
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 11 for part in parts):
+        raise ConfigError(f"--trace {text!r}: write numbers of flows, such as 3,17, or slowest, or none")
+    return [int(part) for part in parts]
+
+
+def _are_quick(results: "dict[str, SimResult]") -> bool:
+    """Whether running all of them once more costs nothing worth asking for."""
+    return sum(float(result.meta["wall_s"]) for result in results.values()) < QUICK_S
+
+
+def _with_slowest_followed(scenario: "Scenario", results: "dict[str, SimResult]") -> "dict[str, SimResult]":
+    """Runs again what has packets, with the slowest flow followed; nothing else differs."""
+    from farstep.sim.run import SimulationStalled, compare
+
+    found = dict(results)
+    for name, result in results.items():
+        worst = result.worst_flow
+        if worst is None or result.meta["level"] != "packet" or len(result.trace.get("task", ())):
+            continue
+        told: list[SimulationStalled] = []
+        again = compare(
+            scenario.with_overrides({"run.trace_flows": [worst]}),
+            [name],
+            on_stall=lambda _, stalled, told=told: told.append(stalled),  # type: ignore[misc]
+        )
+        if name in again:
+            found[name] = again[name]
+            found[name].meta["wall_s"] = result.meta["wall_s"]
+            found[name].meta["scenario"] = result.meta.get("scenario")
+    return found
 
 
 def _overrides(level: str | None, seed: int | None, settings: list[str]) -> dict[str, Any]:

@@ -498,7 +498,7 @@ def _states(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
 
 
 def _stories(results: Results) -> Iterator[str]:
-    from farstep.observe import sim_story_figure
+    from farstep.observe import sim_story_figure, sim_trace_figure
 
     for index, (name, result) in enumerate(results.items()):
         title = "The slowest flow" if len(results) == 1 else f"The slowest flow with {name}"
@@ -508,6 +508,7 @@ def _stories(results: Results) -> Iterator[str]:
         if index < DETAILS_MAX:
             figure = sim_story_figure.worst_flow_figure(result, faults_of(result))
             content += "" if figure is None else figure_html(figure)
+            content += sim_trace_figure.packets_html(result, faults_of(result))
             content += _ends(result)
         yield section(title, content)
 

@@ -107,6 +107,8 @@ class SimulationResult(Protocol):
     @property
     def ev_events(self) -> dict[str, Array]: ...  # noqa: D102
     @property
+    def trace(self) -> dict[str, Array]: ...  # noqa: D102
+    @property
     def meta(self) -> dict[str, Any]: ...  # noqa: D102
     def metrics(self) -> dict[str, Any]: ...  # noqa: D102
     def step_times_ns(self) -> Array: ...  # noqa: D102

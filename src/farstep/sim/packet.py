@@ -22,6 +22,7 @@ from farstep.sim.link_actions import LinkAction
 from farstep.sim.reconvergence import reroutes
 from farstep.sim.result import LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
+from farstep.sim.trace import check_flows, packets_of
 
 if TYPE_CHECKING:
     from farstep.sim.transports import Switch, Transport
@@ -289,6 +290,7 @@ class PacketSimulator:
         until_ns: float | None = None,
         max_wall_s: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        trace_flows: Sequence[int] = (),
     ) -> SimResult:
         """Simulates a table to its end.
 
@@ -299,8 +301,10 @@ class PacketSimulator:
             until_ns: ends the simulation there, with tasks unfinished.
             max_wall_s: gives up after so many seconds of real time.
             on_progress: is told a few times a second how many tasks are done, and the simulated time in ns.
+            trace_flows: tasks whose packets are told one by one.
 
         Raises:
+            ConfigError: what is to be followed is no flow.
             WorkloadError: the table cannot be simulated on this network.
             PacketSettingsError: a setting is not known or cannot be used.
             SimulationStalled: nothing arrives any more.
@@ -310,6 +314,9 @@ class PacketSimulator:
         began_s = time.perf_counter()
         engine = self._engine(seed)
         engine.add_tasks(_task_columns(tasks))
+        followed = check_flows(trace_flows, tasks)
+        if len(followed):
+            engine.trace(followed)
         actions = list(faults)
         _add_faults(engine, self.topology, actions)
         if self.settings.reconvergence_ns >= 0:
@@ -324,6 +331,9 @@ class PacketSimulator:
             "cpu_s": time.process_time() - cpu_s,
         }
         result = self._result(engine, tasks, seed, status, times)
+        if len(followed):
+            ends = (result.start_ns, result.finish_ns)
+            result.trace.update(packets_of(engine, followed, *ends, self.topology.link_plane))
         lines = "; ".join(engine.unfinished(LINES_MAX))
         at_us = engine.now_ns / NS_PER_US
         if status is RunStatus.STALLED:

@@ -442,7 +442,7 @@ class SimResult:
 
     def story(self) -> list[str]:
         """What happened to the slowest flow, in sentences."""
-        from farstep.sim.summary import story_of
+        from farstep.sim.story import story_of
 
         return story_of(self)
 

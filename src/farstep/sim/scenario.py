@@ -20,6 +20,7 @@ from farstep.fabric.topology.build import TOPOLOGY_KINDS, build_topology
 from farstep.sim.faults import LinkAction, ScriptedFault, link_actions, parse_faults
 from farstep.sim.tasks import TaskTable, WorkloadError, concatenate
 from farstep.sim.toml_text import plain_table, section
+from farstep.sim.trace import TRACE_FLOWS_MAX
 from farstep.sim.transports import Level, Switch, Transport
 from farstep.sim.workloads.jobs import Placer
 from farstep.sim.workloads.tables import WORKLOAD_KINDS, Workload
@@ -78,6 +79,10 @@ class Run(Table):
     """steps of every job that does not say so itself"""
     max_wall_s: Annotated[float, Field(gt=0.0, le=1e7)] | None = None
     """gives up after so much real time"""
+    trace_flows: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(max_length=TRACE_FLOWS_MAX)
+    ] = ()
+    """flows, by their number, whose packets are recorded one by one (packet level)"""
 
     @model_validator(mode="after")
     def _ends_once(self) -> Self:

@@ -60,7 +60,7 @@ def test_the_slowest_flow_has_a_story():
     assert "1.50 times the median" in story
     assert "It sent 8 packets, 1 of them again; 1 were dropped and 3 trimmed" in story
     assert "Path 7 (plane 1) became ASSUMED_BAD at 2.5 us." in story
-    assert "Fault during it: link 5 down at 2.4 us." in story
+    assert "Fault during it: link 5 down began at 2.4 us." in story
     assert "became GOOD" not in story  # after it was done
 
 
