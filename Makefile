@@ -80,7 +80,7 @@ $(STAMP)/torch: $(STAMP)/venv constraints.txt
 
 $(STAMP)/train: $(STAMP)/torch pyproject.toml constraints.txt
 	$(SAY) 'Installing what farstep runs and is built with'
-	@$(BIN)/python tools/requirements.py build run train sim > $(STAMP)/train.txt
+	@$(BIN)/python tools/requirements.py build run train sim control > $(STAMP)/train.txt
 	@$(PIP) install -c constraints.txt -r $(STAMP)/train.txt
 	@touch $@
 

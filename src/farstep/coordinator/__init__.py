@@ -1,0 +1,1 @@
+"""The server that members, operators and dashboards talk to."""
