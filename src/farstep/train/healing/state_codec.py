@@ -107,13 +107,13 @@ def _canonical(node: Any, hashes: list[str]) -> bytes:
         return b"[" + b",".join(_canonical(item, hashes) for item in node) + b"]"
     if not isinstance(node, dict):
         return f"{type(node).__name__}:{node!r}".encode("utf-8", "surrogatepass")
-    (tag, body), *_ = node.items()
+    tag, body = next(iter(node.items()))
     if tag in ("T", "N", "n"):
         return f"{tag}{hashes[body]}".encode()
     if tag in ("d", "o", "C"):
         pairs = sorted(_canonical(pair, hashes) for pair in body)
         return b"d{" + b",".join(pairs) + b"}"
-    return tag.encode() + _canonical(body, hashes)
+    return f"{tag}".encode() + _canonical(body, hashes)
 
 
 # -- taking apart ---------------------------------------------------------------------------------------------------

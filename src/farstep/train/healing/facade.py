@@ -1,0 +1,310 @@
+"""What a trainer sees of healing: a few calls while it has a seat, and one call that makes it fit for one."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from farstep.collectives.transport import Endpoint
+from farstep.train.healing.crew import OPEN_KIND, Crew, Membership
+from farstep.train.healing.errors import HealingError
+from farstep.train.healing.feed import GradientFeed
+from farstep.train.healing.pacing import Pacer
+from farstep.train.healing.pull import ImagePull, PullReport
+from farstep.train.healing.settings import HealingSettings
+from farstep.train.healing.snapshot import SnapshotStore, StateAdapter
+from farstep.train.healing.source import Served, SourceService
+
+__all__ = ["Healing"]
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+COMPLAIN_S = 10.0
+"""Pause between two messages that nobody can give the state."""
+
+
+class Healing:
+    """Gives the state of the run to members that lack it, or gets it.
+
+    A member with a seat calls :meth:`on_generation`, :meth:`on_committed` and :meth:`at_boundary`; others are served
+    from threads of their own. A member without one calls :meth:`follow`; the adapter is then called by that thread.
+
+    Args:
+        membership: who has a seat, and how to reach them.
+        endpoint: this member's; healing makes connections of its own on it.
+        adapter: the state.
+        run_id: names the run.
+        settings: rates, bounds and timeouts.
+        lane: which part of a replica group's state this is.
+    """
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        endpoint: Endpoint,
+        adapter: StateAdapter,
+        run_id: str,
+        settings: HealingSettings | None = None,
+        lane: int = 0,
+    ) -> None:
+        self.settings = settings or HealingSettings()
+        self._membership = membership
+        self._endpoint = endpoint
+        self._adapter = adapter
+        self._run_id = run_id
+        self._lane = lane
+        chosen = self.settings
+        self._kept = SnapshotStore(
+            adapter,
+            log_bytes_max=chosen.log_bytes_max,
+            chunk_bytes=chosen.chunk_bytes,
+            niceness=chosen.niceness,
+        )
+        self._pacer = Pacer(
+            rate_mbps=chosen.rate_mbps,
+            start_mbps=chosen.rate_start_mbps,
+            least_mbps=chosen.rate_min_mbps,
+            slowdown=chosen.slowdown,
+        )
+        self._service = SourceService(endpoint, self._kept, self._pacer, chosen)
+        self._has_seat = False
+        self._crew: Crew | None = None
+        self._feed: GradientFeed | None = None
+        self._has_state = False
+        self._is_ready = False
+        self._is_closed = threading.Event()
+        self.last_pull: PullReport | None = None
+        """How the last state was pulled."""
+        membership.on_request(self._on_request)
+
+    # -- with a seat ----------------------------------------------------------------------------------------------
+
+    def on_generation(self, generation: Any, seat: int | None) -> None:
+        """Notes, in the thread that trains, that a generation has begun; with a seat, following is over."""
+        self._has_seat = seat is not None
+        if self._has_seat:
+            self._stop_following()
+            self._kept.at_boundary(self._adapter.committed)
+        elif self._crew is not None:
+            self._crew.look()
+
+    def on_committed(self, flats: Sequence[Tensor], meta: Mapping[str, Any]) -> None:
+        """Keeps the reduced gradient of a step for those who follow; returns at once if there are none.
+
+        Args:
+            flats: exactly what :meth:`StateAdapter.apply_reduced` needs; copied here.
+            meta: JSON, with the number of the step as ``step``.
+        """
+        self._kept.on_committed(flats, meta)
+
+    def at_boundary(self, step: int) -> None:
+        """Between two steps: the moment at which a snapshot can be taken.
+
+        Args:
+            step: number of steps committed.
+        """
+        self._pacer.step_ended()
+        self._kept.at_boundary(step)
+
+    @contextlib.contextmanager
+    def standstill(self) -> Iterator[None]:
+        """While the context lasts the state does not change, so that others can be healed without a step.
+
+        Put it around every wait for a generation: if too few members are left to train, those who come must get the
+        state from those who wait for them.
+        """
+        self._kept.at_boundary(self._adapter.committed)
+        self._kept.stand_still(True)
+        try:
+            yield
+        finally:
+            self._kept.stand_still(False)
+
+    @property
+    def served(self) -> Served:
+        """What this member has sent to others."""
+        return self._service.served
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory for snapshots and gradients of others; 0 when nobody heals or follows."""
+        return self._kept.bytes_held
+
+    @property
+    def num_receivers(self) -> int:
+        """Members served now."""
+        return self._service.num_sessions
+
+    @property
+    def rate_mbps(self) -> float:
+        """Rate at which this member would send state now, in 10^6 bit/s."""
+        return self._pacer.rate_mbps
+
+    @property
+    def copy_s(self) -> float:
+        """How long the last snapshot kept the training thread."""
+        return self._kept.copy_ns / 1e9
+
+    # -- without a seat -------------------------------------------------------------------------------------------
+
+    def follow(self, is_done: Callable[[], bool]) -> None:
+        """Gets the state, replays what was missed, announces that this member is ready, and applies every new step.
+
+        Sources that fail are replaced; if there are none it waits for some, saying so. A follower that falls too far
+        behind gets the whole state anew.
+
+        Args:
+            is_done: polled; True ends the call.
+
+        Raises:
+            SourcesDisagree: healthy members hold different states.
+            HealingError: what they hold cannot become this member's state.
+        """
+        crew, feed = self._begin_following()
+        while not self._is_over(is_done):
+            if not self._has_state:
+                self._pull(crew, feed, is_done)
+            elif feed.is_lost:
+                self._membership.event("heal_behind", step=self._adapter.committed)
+                self._has_state = self._is_ready = False
+            else:
+                self._apply_next(feed)
+
+    def catch_up(self, step: int, sources: Sequence[str] = (), timeout_s: float = 30.0) -> bool:
+        """Brings the state to a number of steps, by gradients if possible, else by pulling it whole.
+
+        Args:
+            step: number of steps wanted.
+            sources: who has them; informative, since everyone with a seat is asked.
+            timeout_s: when to give up.
+
+        Returns:
+            Whether the state has seen exactly that many steps.
+        """
+        if self._adapter.committed < step:
+            end_s = time.monotonic() + timeout_s
+            self._has_state = True  # whatever it is, gradients may lead on from it
+            self.follow(lambda: self._adapter.committed >= step or time.monotonic() > end_s)
+        return self._adapter.committed == step
+
+    def wake(self) -> None:
+        """Makes :meth:`follow` look at once whether it is done, and at the newest generation."""
+        crew = self._crew
+        if crew is not None:
+            crew.look()
+            with crew.changed:
+                crew.changed.notify_all()
+
+    def close(self) -> None:
+        """Ends everything; receivers go on with other sources."""
+        self._is_closed.set()
+        self._stop_following()
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _on_request(self, sender: str, payload: Mapping[str, Any]) -> None:
+        if payload.get("kind") != OPEN_KIND or payload.get("lane") != self._lane:
+            return
+        name = payload.get("name")
+        if self._has_seat and isinstance(name, str) and len(name) < 1024:
+            self._service.open(sender, name, self._membership.store(name))
+
+    def _begin_following(self) -> tuple[Crew, GradientFeed]:
+        if self._crew is None or self._feed is None:
+            self._crew = Crew(self._endpoint, self._membership, self._run_id, self._lane, self.settings)
+            self._feed = GradientFeed(self._crew, self._position)
+            self._is_ready = False
+            if self._has_state:
+                self._feed.start(self._adapter.committed)
+        return self._crew, self._feed
+
+    def _stop_following(self) -> None:
+        crew, self._crew, self._feed = self._crew, None, None
+        if crew is not None:
+            crew.close()
+
+    def _is_over(self, is_done: Callable[[], bool]) -> bool:
+        return self._is_closed.is_set() or is_done()
+
+    def _position(self) -> int:
+        """Place among the spares; spreads followers over the seats."""
+        generation = self._membership.current()
+        spares = [member.member_id for member in generation.spares] if generation is not None else []
+        own_id = self._membership.member.member_id
+        return spares.index(own_id) if own_id in spares else len(spares)
+
+    def _pull(self, crew: Crew, feed: GradientFeed, is_done: Callable[[], bool]) -> None:
+        complained_s = time.monotonic()
+
+        def is_cancelled() -> bool:
+            nonlocal complained_s
+            if time.monotonic() - complained_s > COMPLAIN_S:
+                complained_s = time.monotonic()
+                self._complain(crew)
+            return self._is_over(is_done)
+
+        self._membership.event("heal_start", at_step=self._adapter.committed)
+        pull = ImagePull(crew, is_cancelled)
+        image = pull.run()
+        if image is None:
+            return
+        step = image.manifest.step
+        feed.start(step)
+        try:
+            self._adapter.restore(image.state())
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise HealingError(
+                f"the state of the run at step {step} does not fit this member's model or optimizer: {error}"
+            ) from error
+        if self._adapter.committed != step:
+            raise HealingError(
+                f"the state given for step {step} says it is of step {self._adapter.committed}"
+            )
+        self._has_state = True
+        report = self.last_pull = pull.report
+        if report is not None:
+            self._membership.event(
+                "heal_state",
+                step=step,
+                bytes=report.length_bytes,
+                took_ms=round(report.duration_s * 1e3, 3),
+                sources=dict(report.chunks_by_source),
+                kept=report.num_kept,
+                lost=report.num_lost,
+                rejected=report.num_rejected,
+            )
+
+    def _complain(self, crew: Crew) -> None:
+        reason = crew.describe()
+        logger.warning("waiting for a member that can give the state of the run: %s", reason)
+        self._membership.event("heal_waiting", reason=reason)
+
+    def _apply_next(self, feed: GradientFeed) -> None:
+        received = feed.take(TICK_S)
+        if received is not None:
+            self._adapter.apply_reduced(received.flats, received.meta)
+            if self._adapter.committed != received.step + 1:
+                raise HealingError(
+                    f"applying step {received.step} led to {self._adapter.committed} committed steps, "
+                    f"not {received.step + 1}"
+                )
+        if not self._is_ready and feed.has_newest:
+            self._is_ready = True
+            self._membership.announce_ready(self._adapter.committed)
+            self._membership.event("heal_done", step=self._adapter.committed)

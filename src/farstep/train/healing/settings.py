@@ -1,0 +1,71 @@
+"""How healing works; the defaults suit machines of one building as well as sites far apart."""
+
+from dataclasses import dataclass, field
+
+from farstep.train.healing.image import CHUNK_BYTES, ImageLimits
+
+__all__ = ["HealingSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealingSettings:
+    """Settings of one member.
+
+    Attributes:
+        rate_mbps: most that this member sends to those it heals, in 10^6 bit/s; None: as fast as ``slowdown`` allows.
+        slowdown: by how much the steps of the healthy may become longer while they heal others, as a fraction. Below
+            the 0.15 that is promised, because a limit is found by going past it now and then.
+        rate_start_mbps: where the search for that rate starts. 400: a tenth of what loopback carries.
+        rate_min_mbps: what healing gets in any case, so that it ends.
+        log_bytes_max: memory for the gradients of past steps that somebody still needs; what no longer fits is
+            dropped, and whoever needed it takes a new snapshot.
+        chunk_bytes: of an image.
+        chunks_in_flight: chunks asked of one source at a time: enough to fill a link of 800 Mbit/s over 40 ms.
+        gradients_in_flight: steps a follower asks for ahead.
+        ping_interval_s: how often a follower asks its sources how they are.
+        silence_s: a source that has not answered for so long is given up.
+        linger_s: how long a source keeps what a receiver needs after the connection to it broke.
+        reconnect_s: pause before a source that failed is tried again.
+        hedge_s: a step that others have and the asked source has not sent for so long is asked of another too.
+        niceness: of the threads that hash and send, 0..19.
+        limits: what is accepted from peers.
+    """
+
+    rate_mbps: float | None = None
+    slowdown: float = 0.10
+    rate_start_mbps: float = 400.0
+    rate_min_mbps: float = 40.0
+    log_bytes_max: int = 512 << 20
+    chunk_bytes: int = CHUNK_BYTES
+    chunks_in_flight: int = 4
+    gradients_in_flight: int = 4
+    ping_interval_s: float = 0.25
+    silence_s: float = 3.0
+    linger_s: float = 10.0
+    reconnect_s: float = 0.5
+    hedge_s: float = 0.3
+    niceness: int = 10
+    limits: ImageLimits = field(default_factory=ImageLimits)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "slowdown",
+            "rate_start_mbps",
+            "rate_min_mbps",
+            "log_bytes_max",
+            "ping_interval_s",
+            "silence_s",
+            "reconnect_s",
+            "hedge_s",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.rate_mbps is not None and not self.rate_mbps > 0:
+            raise ValueError(f"rate_mbps is {self.rate_mbps}; it must be above 0, or None to find the rate")
+        for name in ("chunks_in_flight", "gradients_in_flight"):
+            if not 1 <= getattr(self, name) <= 64:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in 1..64")
+        if not 1024 <= self.chunk_bytes <= 1 << 30:
+            raise ValueError(f"chunk_bytes is {self.chunk_bytes}; it must lie in 1024..2^30")
+        if not 0 <= self.niceness <= 19:
+            raise ValueError(f"niceness is {self.niceness}; it must lie in 0..19")
