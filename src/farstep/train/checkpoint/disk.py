@@ -1,0 +1,196 @@
+"""Checkpoints on disk: `Checkpoint`, which a trainer saves to and a run resumes from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch.distributed as dist
+
+from farstep.train.checkpoint.errors import CheckpointError
+from farstep.train.checkpoint.files import Files
+from farstep.train.checkpoint.folder import Broken, CheckpointFolder, CheckpointInfo, Retention
+from farstep.train.checkpoint.manifest import STATE_NAME
+from farstep.train.checkpoint.saver import OnEvent, SaveHandle, Saver
+from farstep.train.checkpoint.tensors import tensor_names
+from farstep.train.checkpoint.torch_storage import load_tensors
+from farstep.train.healing.errors import ImageRejected
+from farstep.train.healing.state_codec import join, split
+
+__all__ = ["Checkpoint"]
+
+_log = logging.getLogger("farstep.train.checkpoint")
+
+
+class Checkpoint:
+    """Saves the state of a run to a folder, now and then, and finds the newest one that is whole.
+
+    Saving copies the state, and writes it in the background while training goes on. A checkpoint
+    appears under its name complete or not at all; each of its files is hashed as it is written and
+    compared when it is loaded. Trouble with the disk never ends a run: it is an event and a warning,
+    and earlier checkpoints stay.
+
+    ```python
+    trainer = farstep.Trainer(run, model, optimizer, checkpoint=farstep.Checkpoint("ckpt", every_steps=500))
+    ```
+
+    Args:
+        folder: of the run's checkpoints; for a replica group of several processes, one that all see.
+        every_steps: save when the number of committed steps is a multiple; None to save on demand alone.
+        keep_last: newest checkpoints to keep.
+        keep_every: steps whose multiples are kept for good; None for none.
+        files: what changes the disk; for tests.
+
+    Raises:
+        CheckpointError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every_steps: int | None = None,
+        keep_last: int = 3,
+        keep_every: int | None = None,
+        files: Files | None = None,
+    ) -> None:
+        if every_steps is not None and every_steps < 1:
+            raise CheckpointError(f"every_steps is {every_steps}; valid: at least 1, or None")
+        self.every_steps = every_steps
+        self.on_event: OnEvent = lambda kind, fields: None
+        """Told of saves, failures and removals; from any thread."""
+        self._folder = CheckpointFolder(folder, files=files)
+        self._saver = Saver(
+            self._folder,
+            Retention(keep_last=keep_last, keep_every=keep_every),
+            on_event=lambda kind, fields: self.on_event(kind, fields),
+            files=files,
+        )
+        self._is_swept = False
+
+    @property
+    def folder(self) -> CheckpointFolder:
+        """The folder of the checkpoints."""
+        return self._folder
+
+    # -- saving ---------------------------------------------------------------------------------
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether a checkpoint belongs to this number of committed steps; the same on all members."""
+        return self.every_steps is not None and step > 0 and step % self.every_steps == 0
+
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        *,
+        group: dist.ProcessGroup | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> SaveHandle:
+        """Copies the state and writes it in the background.
+
+        If the checkpoint before is still being written, this one is left out, as an event says.
+
+        Args:
+            step: committed steps.
+            state: nested dicts, lists and tuples of tensors, numbers, text and bytes. Distributed
+                tensors are written in parts by the ranks that hold them.
+            group: processes of the replica group, which all call; None for this process alone. The
+                first call makes groups of its own from it.
+            info: JSON to note with it, such as run and generation.
+
+        Returns:
+            The save under way; its error, if any, is reported and never raised.
+        """
+        if not self._is_swept:
+            self._is_swept = True
+            for path in self._folder.sweep():
+                _log.info("removed %s, left unfinished by a writer that is gone", path)
+        return self._saver.save(step, state, group=group, info=info or {})
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until nothing is being written; returns whether that is so."""
+        return self._saver.wait(timeout_s)
+
+    def close(self) -> None:
+        """Waits for the save under way."""
+        self._saver.close()
+
+    # -- loading --------------------------------------------------------------------------------
+
+    def newest(
+        self, *, before: CheckpointInfo | None = None, group: dist.ProcessGroup | None = None
+    ) -> CheckpointInfo | None:
+        """Returns the newest checkpoint that is whole, or None; every byte of it was compared.
+
+        Broken ones are named in a warning and an event, and passed over.
+
+        Args:
+            before: look only at those older than this one.
+            group: processes of the replica group, which all call and get the same answer.
+        """
+        if group is None or dist.get_world_size(group) == 1:
+            return self._newest_here(before)
+        agreed: list[Any] = [self._newest_here(before) if dist.get_rank(group) == 0 else None]
+        dist.broadcast_object_list(agreed, group=group, group_src=0)
+        found: CheckpointInfo | None = agreed[0]
+        return found
+
+    def _newest_here(self, before: CheckpointInfo | None) -> CheckpointInfo | None:
+        info, broken = self._folder.newest(before=before)
+        for one in broken:
+            self._report(one)
+        return info
+
+    def _report(self, broken: Broken) -> None:
+        _log.warning("checkpoint %s is broken and passed over: %s", broken.path, broken.problem)
+        self.on_event("checkpoint_broken", {"path": str(broken.path), "cause": broken.problem})
+
+    def load(
+        self,
+        info: CheckpointInfo,
+        template: Mapping[str, Any],
+        *,
+        group: dist.ProcessGroup | None = None,
+    ) -> Any:
+        """Reads a checkpoint.
+
+        Tensors of the template with the same name and shape are filled in place, each rank reading
+        the parts it holds; others are made anew. Numbers and structure are those of the checkpoint.
+
+        Args:
+            info: from `newest`.
+            template: the state of the run as it is, whose tensors may be distributed in any way.
+            group: processes of the replica group, which all call; None for this process alone.
+
+        Returns:
+            The state as it was saved.
+
+        Raises:
+            CheckpointError: a file cannot be read, or a tensor has another shape than in the template.
+        """
+        try:
+            content = json.loads((info.path / STATE_NAME).read_bytes())
+            names, skeleton = [str(name) for name in content["names"]], content["skeleton"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{info.path / STATE_NAME} cannot be read: {error}") from error
+        template_skeleton, tensors = split(template)
+        templates = dict(zip(tensor_names(template_skeleton), tensors, strict=True))
+        alone = group is None or dist.get_world_size(group) == 1
+        try:
+            loaded = load_tensors(info.path, names, templates, None if alone else group)
+            return join(skeleton, [loaded[name] for name in names])
+        except (OSError, RuntimeError, ValueError, ImageRejected) as error:
+            raise CheckpointError(f"{info.path} cannot be loaded: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
