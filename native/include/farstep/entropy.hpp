@@ -257,6 +257,9 @@ public:
         share_.each_hot(f);
         f(&mask_, sizeof mask_);
     }
+    // And for the plane of a few entropy values.
+    template <class F>
+    void each_hot_record(F&& f) const noexcept { table_.each_hot_record(f); }
     template <class F>
     void each_hot_on_ack(F&& f) const noexcept {
         f(health_.get(), config_.num_planes * sizeof(PlaneHealth));

@@ -135,6 +135,8 @@ public:
         else ++planes_[e.plane].backups;
     }
 
+    template <class F>
+    void each_hot_record(F&& f) const noexcept { f(evs_.get(), (max_evs_ < kFewEvs ? max_evs_ : kFewEvs) * sizeof(EvRecord)); }
     /// Calls f(address, bytes) for what sending touches.
     template <class F>
     void each_hot(F&& f) const noexcept {
@@ -145,6 +147,7 @@ public:
     }
 
 private:
+    static constexpr uint32_t kFewEvs = 8;
     struct Plane {
         uint32_t wanted = 0, backups = 0;
         uint32_t skipping = 0;   // in rotation, SKIP

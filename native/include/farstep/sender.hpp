@@ -212,11 +212,20 @@ public:
         patience_.each_hot(f);
     }
     void prefetch_next() const noexcept { __builtin_prefetch(&records_[next_psn_ & mask_], 1); }
+    /// Asks the cache for the records of packets that a SACK tells of, and for the oldest.
+    void prefetch_shown(uint32_t cack_psn, uint32_t base_psn, uint64_t bitmap) const noexcept {
+        const auto oldest = static_cast<uint32_t>(una_);
+        uint32_t end = cack_psn + 1;
+        if (bitmap) end = base_psn + 64 - static_cast<uint32_t>(__builtin_clzll(bitmap));
+        const uint32_t count = (end - oldest) & wire::kPsnMask;
+        for (uint32_t i = 0; i < (count < kMostShown ? count : kMostShown); i += kPerLine) prefetch(oldest + i);
+    }
     void prefetch_oldest() const noexcept {
         for (uint32_t i = 0; i < 4; ++i) __builtin_prefetch(&records_[(una_ + 2 * i) & mask_], 1);
     }
 
 private:
+    static constexpr uint32_t kMostShown = 64, kPerLine = 64 / sizeof(PacketRecord);
     /// What one SACK changed, applied once at its end.
     struct Batch {
         uint32_t newly_bytes = 0;

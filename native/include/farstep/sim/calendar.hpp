@@ -22,7 +22,7 @@ public:
     Calendar(const Calendar&) = delete;
 
     /// `slot` lies after the one drained last.
-    void append(Slot slot, uint64_t entry) {
+    [[gnu::always_inline]] void append(Slot slot, uint64_t entry) {
         assert(slot >= now_);
         ++size_;
         if (slot - now_ < kNear) [[likely]] {
@@ -107,7 +107,7 @@ private:
         return SIZE_MAX;
     }
 
-    void grow(Bucket& b, uint64_t* bits, size_t index) {
+    [[gnu::noinline]] void grow(Bucket& b, uint64_t* bits, size_t index) {
         Chunk* c = free_;
         if (c) free_ = c->next;
         else {
@@ -128,7 +128,7 @@ private:
         if (b.write == b.end) grow(b, bits, index);
         *b.write++ = entry;
     }
-    void append_far(Slot slot, uint64_t entry) {
+    [[gnu::noinline]] void append_far(Slot slot, uint64_t entry) {
         const Slot turn = slot / kNear;
         if (turn - now_ / kNear < kFar) {
             const size_t index = turn & (kFar - 1);

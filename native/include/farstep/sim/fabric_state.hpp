@@ -52,7 +52,7 @@ struct NicPort {
     Tick free = 0;            // end of the packet it sends
     uint32_t port = 0;        // its uplink
     uint16_t debt_bytes = 0;
-    bool usable = true;       // as far as the NIC knows
+    uint64_t control_bytes = 0;  // sent so far
 };
 
 /// Rarely touched counters of a port.
@@ -152,7 +152,8 @@ public:
     void deactivate(uint32_t p) noexcept { active_[p >> 6] &= ~(1ull << (p & 63)); }
 
     uint64_t bytes_carried(uint32_t p) const noexcept {
-        return static_cast<uint64_t>(ports_[p].packets) * full_bytes_ - tally_[p].short_bytes + tally_[p].control_bytes;
+        const uint64_t own = is_nic(source_[p]) ? nic_ports_[nic_port_of(p)].control_bytes : 0;
+        return static_cast<uint64_t>(ports_[p].packets) * full_bytes_ - tally_[p].short_bytes + tally_[p].control_bytes + own;
     }
     /// Ticks a packet of this size is on the wire of a port.
     Tick wire_ticks(uint32_t p, uint32_t bytes) const noexcept {

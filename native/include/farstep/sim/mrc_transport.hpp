@@ -177,31 +177,46 @@ public:
 
     // ---- cache -------------------------------------------------------------------------------------------------------
 
+    // Ends touched before in a stretch of slots are still at hand.
+    void begin_stretch() noexcept { ++stretch_; }
     void prefetch_poll(uint32_t c) const noexcept { rows_.prefetch(c); }
-    void prefetch_state(uint32_t c) const noexcept { poll_lines_.prefetch(rows_[c].source); }
+    void prefetch_state(uint32_t c) noexcept {
+        Row& r = rows_[c];
+        if (r.source_touched == stretch_) return;
+        r.source_touched = stretch_;
+        poll_lines_.prefetch(r.source);
+    }
     void prefetch_last(uint32_t c) const noexcept {
         if (rows_[c].source) rows_[c].source->connection.sender().prefetch_next();
     }
-    void prefetch_data(const Cargo& g) const noexcept { data_lines_.prefetch(rows_[g.connection].target); }
+    void prefetch_data(const Cargo& g) noexcept {
+        Row& r = rows_[g.connection];
+        if (r.target_touched == stretch_) return;
+        r.target_touched = stretch_;
+        data_lines_.prefetch(r.target);
+    }
     void prefetch_data_last(uint32_t number) const noexcept {
         const TargetEnd* const t = rows_[net_->cargo(number).connection].target;
         if (!t) return;
-        const bool is_marked = net_->packet(number).flags & Packet::kMarked;
+        const bool is_answered = net_->packet(number).flags & (Packet::kMarked | kAsks | kAgain | kLast);
         const bool is_near = t->connection.receiver().is_near_answer(net_->fabric().settings().mtu_bytes);
-        if (is_marked || is_near) answer_lines_.prefetch(t);
+        if (is_answered || is_near) answer_lines_.prefetch(t);
     }
-    void prefetch_control(const Control& c) const noexcept {
-        if (c.to_source) ack_lines_.prefetch(rows_[c.connection].source);
-        else data_lines_.prefetch(rows_[c.connection].target);
+    void prefetch_control(const Control& c) noexcept {
+        if (c.to_source) {
+            prefetch_state(c.connection);
+            ack_lines_.prefetch(rows_[c.connection].source);
+        } else {
+            data_lines_.prefetch(rows_[c.connection].target);
+        }
     }
     void prefetch_control_last(const Control& c) const noexcept {
         if (!c.to_source || !rows_[c.connection].source) return;
         const Sender& s = rows_[c.connection].source->connection.sender();
-        s.prefetch_oldest();
-        if (c.kind == mrc::kSack) {
-            const auto b = c.get<mrc::SackBody>();
-            s.prefetch(b.cack_psn + static_cast<uint32_t>(int32_t{b.ack_psn_offset}));
-        }
+        if (c.kind != mrc::kSack) return s.prefetch_oldest();
+        const auto b = c.get<mrc::SackBody>();
+        s.prefetch_shown(b.cack_psn, b.cack_psn + static_cast<uint32_t>(int32_t{b.sack_offset}), b.bitmap);
+        s.prefetch(b.cack_psn + static_cast<uint32_t>(int32_t{b.ack_psn_offset}));
     }
 
     // ---- figures -----------------------------------------------------------------------------------------------------
@@ -274,6 +289,7 @@ private:
         SourceEnd* source;
         TargetEnd* target;
         uint32_t source_nic, target_nic;
+        uint32_t source_touched, target_touched;  // last stretch in which it was asked for
     };
 
     template <class Host>
@@ -427,11 +443,10 @@ private:
             on_poll(end, head_bytes(*end));
             each_hot(*end, on_poll);
             on_poll(end->own_routes.get(), configs_.source_evs() * sizeof(uint64_t));
-            on_ack(end, head_bytes(*end));
-            each_hot(*end, on_ack);
             end->connection.paths().each_hot_on_ack(on_ack);
             end->connection.sender().each_hot_on_ack(on_ack);
             end->window.each_hot_on_ack(on_ack);
+            ack_lines_.remove(poll_lines_);
             end->~SourceEnd();
         } else {
             auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), planes, &arena);
@@ -442,6 +457,7 @@ private:
             const auto on_answer = [&](const void* p, size_t bytes) { answer_lines_.add(scratch, p, bytes); };
             end->connection.receiver().each_hot_on_answer(on_answer);
             end->connection.each_hot_on_answer(on_answer);
+            end->connection.paths().each_hot_record(on_answer);
             on_answer(&end->ways, sizeof end->ways);
             on_answer(end->ways.get(), std::min<size_t>(configs_.target_evs() * sizeof(ControlPath), 128));
             answer_lines_.remove(data_lines_);
@@ -587,6 +603,7 @@ private:
     Nscc shared_window_;  // of the targets, which send nothing
     wire::Packet data_, control_;
     std::vector<PathEvent> events_;
+    uint32_t stretch_ = 0;
 };
 
 }  // namespace farstep::sim

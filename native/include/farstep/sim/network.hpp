@@ -363,7 +363,7 @@ private:
         ++fates_[cargo_[number].connection].dropped;
         if (is_traced_) [[unlikely]] trace_end(number, p, fate, at);
     }
-    bool is_lost_on(uint32_t number, uint32_t p, const Port& q, Tick at) {
+    [[gnu::noinline]] bool is_lost_on(uint32_t number, uint32_t p, const Port& q, Tick at) {
         const bool is_down = q.flags & Port::kDown;
         if (is_down) ++counters_.dropped_down;
         else if (rng_.unit() < fabric_.health(p).loss) ++counters_.dropped_loss;
@@ -371,7 +371,7 @@ private:
         drop(number, p, is_down ? Fate::DroppedDown : Fate::DroppedLoss, at);
         return true;
     }
-    void lose_at(uint32_t number, uint32_t p) {
+    [[gnu::noinline]] void lose_at(uint32_t number, uint32_t p) {
         ++counters_.dropped_down;
         drop(number, p, Fate::DroppedDown, start_of(now_slot_) + packets_[number].phase);
         free_packet(number);
@@ -398,7 +398,7 @@ private:
         trace_.end(number, fate, fabric_.clock().ns(at), p, packets_[number].flags & Packet::kMarked);
     }
     // No room: the header goes on as a control packet, or the packet is gone.
-    void overflow(uint32_t number, uint32_t p, Slot slot) {
+    [[gnu::noinline]] void overflow(uint32_t number, uint32_t p, Slot slot) {
         Packet& k = packets_[number];
         if (!fabric_.settings().trimming) {
             ++counters_.dropped_full;
@@ -453,7 +453,7 @@ private:
         q.debt_bytes = static_cast<uint16_t>(std::min(q.debt_bytes + bytes, 2 * fabric_.full_bytes()));
     }
     void charge_nic(NicPort& n, uint32_t bytes) noexcept {
-        fabric_.tally(n.port).control_bytes += bytes;
+        n.control_bytes += bytes;
         n.debt_bytes = static_cast<uint16_t>(n.debt_bytes + bytes);
         if (n.debt_bytes < fabric_.full_bytes()) return;
         n.debt_bytes = static_cast<uint16_t>(n.debt_bytes - fabric_.full_bytes());

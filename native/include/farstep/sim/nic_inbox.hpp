@@ -19,16 +19,23 @@ public:
     void clear() noexcept { items_.clear(); }
     void add(const Item& i) { items_.push_back(i); }
     size_t size() const noexcept { return items_.size(); }
-    /// Items of a group keep the order in which they were added.
-    void sort(size_t num_groups) {
+    const Item* added() const noexcept { return items_.data(); }
+    /// Puts groups in the order in which they are visited: from `first` on, upward or downward, all around. Items of a
+    /// group keep the order in which they were added.
+    void sort(uint32_t num_groups, uint32_t first, bool forward) {
+        const auto rank = [&](uint32_t group) {
+            const uint32_t steps = forward ? group - first : first - group;
+            return steps < num_groups ? steps : steps + num_groups;
+        };
         begin_.assign(num_groups + 2, 0);
-        for (const Item& i : items_) ++begin_[(i.nic >> 6) + 2];
+        for (const Item& i : items_) ++begin_[rank(i.nic >> 6) + 2];
         for (size_t n = 2; n < begin_.size(); ++n) begin_[n] += begin_[n - 1];
         sorted_.resize(items_.size());
-        for (const Item& i : items_) sorted_[begin_[(i.nic >> 6) + 1]++] = i;
+        for (const Item& i : items_) sorted_[begin_[rank(i.nic >> 6) + 1]++] = i;
     }
-    const Item* begin(uint32_t group) const noexcept { return sorted_.data() + begin_[group]; }
-    const Item* end(uint32_t group) const noexcept { return sorted_.data() + begin_[group + 1]; }
+    const Item* items() const noexcept { return sorted_.data(); }
+    /// End of the items of the first `visits` groups.
+    const Item* end(uint32_t visits) const noexcept { return sorted_.data() + begin_[visits]; }
 
 private:
     std::vector<Item> items_, sorted_;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "farstep/sim/fault_actions.hpp"
+#include "farstep/sim/fetch_ahead.hpp"
 #include "farstep/sim/flow_row.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/nic.hpp"
@@ -229,12 +230,17 @@ private:
         ++slots_stepped_;
         const uint64_t ns = now_ns();
         if (faults_.next_ns() <= ns || reroutes_.next_ns() <= ns || series_.next_ns() <= ns) [[unlikely]] on_schedule(ns);
+        begin_stretch();
         net_.begin(slot);
         size_t count = 0;
-        const typename Net::Arrival* const arrivals = net_.receive(slot, count);
-        deliver(arrivals, count);
-        handle_events(slot);
-        recent_ = count + due_.size();
+        const typename Net::Arrival* const a = net_.receive(slot, count);
+        inbox_.clear();
+        for (size_t i = 0; i < count; ++i) inbox_.add({a[i].packet, a[i].nic, 0, false});
+        take_all(slot);
+        inbox_.clear();
+        net_.events().drain(slot, [&](uint64_t e) { inbox_.add({e, 0, 0, true}); });
+        take_all(slot);
+        recent_ = count + inbox_.size();
         close_finished();
         serve_nics(slot);
         net_.serve(slot);
@@ -262,12 +268,17 @@ private:
         started_ = true;
         slots_stepped_ += length;
         horizon_ = first + length;
-        collect(first, length);
+        begin_stretch();
         const auto groups = static_cast<uint32_t>(rings_->num_words());
         const uint64_t draw = nic_order_.at(first);
         auto group = static_cast<uint32_t>((static_cast<unsigned __int128>(draw) * groups) >> 64);
-        for (uint32_t n = 0; n < groups; ++n) {
-            step_group(group, first, length, draw & 1);
+        collect(first, length);
+        inbox_.sort(groups, group, draw & 1);
+        const NicInbox::Item* at = inbox_.items();
+        FetchAhead<Net, T> ahead(net_, *transport_, *rings_);
+        ahead.begin(at, inbox_.size());
+        for (uint32_t n = 1; n <= groups; ++n) {
+            at = step_group(group, first, length, draw & 1, at, inbox_.end(n), ahead);
             if (draw & 1) group = group + 1 == groups ? 0 : group + 1;
             else group = group == 0 ? groups - 1 : group - 1;
         }
@@ -275,23 +286,24 @@ private:
         now_ = start_of(slot_);
         close_finished();
     }
+    void begin_stretch() noexcept {
+        if constexpr (requires { transport_->begin_stretch(); }) transport_->begin_stretch();
+    }
     // The NICs of one word of the ready bits: few enough to stay in the cache, enough to do one kind of thing at a time.
-    void step_group(uint32_t group, Slot first, uint32_t length, bool forward) {
-        const NicInbox::Item* at = inbox_.begin(group);
-        const NicInbox::Item* const end = inbox_.end(group);
+    const NicInbox::Item* step_group(uint32_t group, Slot first, uint32_t length, bool forward, const NicInbox::Item* at,
+                                     const NicInbox::Item* end, FetchAhead<Net, T>& ahead) {
         for (uint32_t o = 0; o < length; ++o) {
             slot_ = first + o;
+            for (; at < end && at->offset == o; ++at) {
+                ahead.step();
+                take(*at, start_of(slot_));
+            }
             now_ = start_of(slot_);
-            const NicInbox::Item* const arrivals = at;
-            while (at < end && at->offset == o && !at->is_event) ++at;
-            deliver(arrivals, static_cast<size_t>(at - arrivals));
-            due_.clear();
-            for (; at < end && at->offset == o; ++at) due_.push_back(at->what);
-            handle_due();
             turn_.clear();
             rings_->list_ready(group, forward, turn_);
             serve_turn(slot_);
         }
+        return at;
     }
     // The network goes first; then what reaches NICs is in order of slots, arrivals before events.
     void collect(Slot first, uint32_t length) {
@@ -312,7 +324,6 @@ private:
             net_.events().drain(first + o, [&](uint64_t e) { inbox_.add({e, nic_of(e), static_cast<uint16_t>(o), true}); });
         }
         recent_ = inbox_.size() / length;
-        inbox_.sort(rings_->num_words());
     }
     uint32_t nic_of(uint64_t e) {
         const auto number = static_cast<uint32_t>(number_of(e));
@@ -328,43 +339,22 @@ private:
     }
     // ---- arrivals --------------------------------------------------------------------------------------------------------
 
-    static uint32_t packet_of(const typename Net::Arrival& a) noexcept { return a.packet; }
-    static uint32_t packet_of(const NicInbox::Item& i) noexcept { return static_cast<uint32_t>(i.what); }
-    template <class A>
-    void deliver(const A* a, size_t count) {
-        const Tick begin = now_;
-        for (size_t i = 0; i < std::min<size_t>(2 * kAhead, count); ++i) net_.prefetch_arrival(packet_of(a[i]));
-        for (size_t i = 0; i < count; ++i) {
-            if (i + 2 * kAhead < count) net_.prefetch_arrival(packet_of(a[i + 2 * kAhead]));
-            if (i + kAhead < count) transport_->prefetch_data(net_.cargo(packet_of(a[i + kAhead])));
-            if constexpr (requires { transport_->prefetch_data_last(0u); })
-                if (i + kAhead / 2 < count) transport_->prefetch_data_last(packet_of(a[i + kAhead / 2]));
-            const uint32_t number = packet_of(a[i]);
-            now_ = begin + net_.packet(number).phase;
-            if (net_.is_traced()) [[unlikely]] net_.trace_arrival(number, now_);
-            transport_->on_data(*this, number);
-            net_.free_packet(number);
+    void take_all(Slot slot) {
+        FetchAhead<Net, T> ahead(net_, *transport_, *rings_);
+        ahead.begin(inbox_.added(), inbox_.size());
+        for (size_t i = 0; i < inbox_.size(); ++i) {
+            ahead.step();
+            take(inbox_.added()[i], start_of(slot));
         }
-        now_ = begin;
+        now_ = start_of(slot);
     }
-    void handle_events(Slot slot) {
-        due_.clear();
-        net_.events().drain(slot, [&](uint64_t e) { due_.push_back(e); });
-        handle_due();
-    }
-    void handle_due() {
-        const Tick begin = now_;
-        for (size_t i = 0; i < due_.size(); ++i) {
-            if (i + 2 * kAhead < due_.size() && what_of(due_[i + 2 * kAhead]) == Happening::Control)
-                net_.prefetch_control(static_cast<uint32_t>(number_of(due_[i + 2 * kAhead])));
-            if (i + kAhead < due_.size() && what_of(due_[i + kAhead]) == Happening::Control)
-                transport_->prefetch_control(net_.control(static_cast<uint32_t>(number_of(due_[i + kAhead]))));
-            if constexpr (requires(const Control& c) { transport_->prefetch_control_last(c); })
-                if (i + kAhead / 2 < due_.size() && what_of(due_[i + kAhead / 2]) == Happening::Control)
-                    transport_->prefetch_control_last(net_.control(static_cast<uint32_t>(number_of(due_[i + kAhead / 2]))));
-            handle(due_[i], begin);
-        }
-        now_ = begin;
+    void take(const NicInbox::Item& i, Tick begin) {
+        if (i.is_event) return handle(i.what, begin);
+        const auto number = static_cast<uint32_t>(i.what);
+        now_ = begin + net_.packet(number).phase;
+        if (net_.is_traced()) [[unlikely]] net_.trace_arrival(number, now_);
+        transport_->on_data(*this, number);
+        net_.free_packet(number);
     }
     void handle(uint64_t e, Tick begin) {
         const auto number = static_cast<uint32_t>(number_of(e));
@@ -408,6 +398,7 @@ private:
         serve_turn(slot);
     }
     void serve_turn(Slot slot) {
+        for (size_t i = 0; i < std::min<size_t>(kAhead, turn_.size()); ++i) transport_->prefetch_state(rings_->first(turn_[i]));
         for (size_t i = 0; i < turn_.size(); ++i) {
             if (i + 2 * kAhead < turn_.size()) transport_->prefetch_poll(rings_->first(turn_[i + 2 * kAhead]));
             if (i + kAhead < turn_.size()) transport_->prefetch_state(rings_->first(turn_[i + kAhead]));
@@ -580,7 +571,6 @@ private:
     std::vector<FlowRow> rows_;
     std::vector<TaskOutcome> outcomes_;
     std::vector<uint64_t> due_ns_;
-    std::vector<uint64_t> due_;
     std::vector<uint32_t> turn_, closing_;
     NicInbox inbox_;
     std::vector<typename Net::Arrival> arrived_;
