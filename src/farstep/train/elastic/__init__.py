@@ -1,0 +1,1 @@
+"""The elastic trainer: transactional steps over a changing set of replica groups."""

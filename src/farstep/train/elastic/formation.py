@@ -1,0 +1,477 @@
+"""From one generation to the next: waiting for it, opening its lane, and bringing all members to the same step.
+
+Nothing here gives up because somebody else is gone: a worker waits for the next generation, says once in a while what
+it waits for, and goes on when there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farstep.collectives.transport import Endpoint
+from farstep.engine import EngineError
+from farstep.membership import Evicted, Generation, MembershipClosed, MembershipTimeout, RunEnded
+from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
+from farstep.train.elastic.lane import Lane
+from farstep.train.elastic.seams import HealingPort, Place, RunOver, Thresholds
+from farstep.train.elastic.state import ReplicaState
+from farstep.train.elastic.step import StepBroken, StepRunner
+from farstep.train.elastic.transfer import broadcast_state, state_word
+from farstep.train.errors import RunFailed
+
+__all__ = ["Formation", "Regrouped"]
+
+logger = logging.getLogger("farstep.train")
+
+ALIGN_TIMEOUT_S = 20.0
+"""Longest time for one collective of an alignment; members come to it within moments of each other, or are gone."""
+
+CATCH_UP_S = 10.0
+"""Longest time a newcomer may take for the last steps it is short of; then it gets the whole state."""
+
+WAIT_SLICE_S = 0.1
+"""How often a wait for a generation looks whether the user wants to end; it ends at once when there is one."""
+
+STEP_WORDS = re.compile(r"\brank ?(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """How a new generation was formed.
+
+    Attributes:
+        took_ms: from the failure, or the decision to switch, until the members stood at the same step.
+        is_rolled_forward: the step under way was committed with the gradient that was in already.
+        kept_deal: the deal among earlier seats that the step is run again with, if it is not dealt anew.
+        is_same_seat: this member's seat and the number of seats are as before.
+        is_reborn: this member was given up and came back; what it had under way is void.
+    """
+
+    took_ms: float
+    is_rolled_forward: bool
+    kept_deal: KeptDeal | None
+    is_same_seat: bool
+    is_reborn: bool
+
+
+class Formation:
+    """Holds the lane of the generation in force, and replaces it.
+
+    Args:
+        link: the line to the coordinator, which can be renewed after an eviction.
+        endpoint: carries everything of this process.
+        state: the replica.
+        runner: knows of the attempt under way.
+        lane_index: rank within the replica group.
+        thresholds: time limits.
+        make_healing: makes what brings newcomers up to date, for a membership; None: the state is broadcast.
+        step_deadline_s: how long one collective of a step may take.
+
+    Attributes:
+        deal_seats, deal_seat: the batch in hand, as in :class:`~farstep.train.elastic.alignment.Report`.
+    """
+
+    def __init__(
+        self,
+        link: Any,
+        endpoint: Endpoint,
+        state: ReplicaState,
+        runner: StepRunner,
+        *,
+        lane_index: int,
+        thresholds: Thresholds,
+        step_deadline_s: float,
+        make_healing: Callable[[Any], HealingPort] | None = None,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._state = state
+        self._runner = runner
+        self._lane_index = lane_index
+        self._thresholds = thresholds
+        self._step_deadline_s = step_deadline_s
+        self._make_healing = make_healing
+        self._healing: HealingPort | None = None
+        self._lock = threading.Lock()
+        self._lane: Lane | None = None
+        self._is_forming = False
+        self._newest = 0
+        self._is_newcomer = True
+        self._is_over = False
+        self._reborn_count = 0
+        self.deal_seats = 0
+        self.deal_seat = -1
+        self._listen()
+
+    def note_deal(self, seats: int, seat: int) -> None:
+        """Notes among how many seats the batch in hand was dealt, and to which this one; 0 and -1 for none."""
+        self.deal_seats, self.deal_seat = seats, seat
+
+    # -- what is in force -----------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> Lane | None:
+        """The lane of the generation in force; None before the first."""
+        return self._lane
+
+    @property
+    def healing(self) -> HealingPort | None:
+        """What brings newcomers up to date, if anything does."""
+        return self._healing
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this member has nothing more to do."""
+        return self._is_over
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest generation heard of."""
+        return self._newest
+
+    @property
+    def membership(self) -> Any:
+        """The line to the coordinator in use."""
+        return self._link.membership
+
+    def place(self) -> Place:
+        """Where this member stands; it has a seat."""
+        lane = self._lane
+        assert lane is not None, "a place is asked for after a generation was entered"
+        return Place(
+            seat=lane.seat,
+            num_seats=lane.num_seats,
+            step=self._state.committed,
+            generation=lane.generation.number,
+        )
+
+    def _listen(self) -> None:
+        membership = self._link.membership
+        membership.on_generation(self._on_generation)
+        self._healing = self._make_healing(membership) if self._make_healing is not None else None
+        self._runner.healing = self._healing
+
+    def _on_generation(self, generation: Generation) -> None:
+        """A new membership was decided; from the membership's thread."""
+        with self._lock:
+            self._newest = max(self._newest, generation.number)
+            lane = self._lane
+            is_old = lane is not None and lane.generation.number < generation.number
+            if lane is not None and is_old and (generation.is_urgent or self._is_forming):
+                lane.abort(f"generation {generation.number}: {generation.reason or 'members changed'}")
+        wake = getattr(self._healing, "wake", None)
+        if wake is not None:
+            wake()
+
+    # -- entering and changing ------------------------------------------------------------------------
+
+    def enter(self) -> Regrouped | None:
+        """Takes a seat, however long that takes; a spare waits here, keeping up with the run.
+
+        Returns:
+            None if this member had one already.
+
+        Raises:
+            RunOver: the run has ended, or this member has left it.
+        """
+        if self._is_over:
+            raise RunOver
+        if self._lane is not None:
+            return None
+        return self._form(0, time.monotonic())
+
+    def regroup(self, cause: StepBroken) -> Regrouped:
+        """Replaces the generation under way after a failure.
+
+        Raises:
+            RunOver: the run has ended, or this member has left it.
+        """
+        began_s = time.monotonic()
+        lane = self._lane
+        assert lane is not None, "a step runs on a lane"
+        number = lane.generation.number
+        if cause.is_own_finding and self._newest <= number:
+            suspects = _suspects(cause, lane.generation, self.membership.member.member_id)
+            self.membership.report_failure(number, suspects, str(cause)[:500])
+        self._drop_lane(str(cause))
+        self.membership.event(
+            "step_failed", step=self._state.committed, generation=number, cause=str(cause)[:300]
+        )
+        return self._form(number, began_s, old=lane.generation)
+
+    def switch(self) -> Regrouped:
+        """Goes over to a planned generation that all members know of, between two steps.
+
+        Raises:
+            RunOver: the new generation is without this member, as it had asked.
+        """
+        began_s = time.monotonic()
+        lane = self._lane
+        assert lane is not None, "a switch follows a step"
+        with self._lock:
+            self._lane = None
+        lane.close()
+        return self._form(lane.generation.number, began_s, old=lane.generation)
+
+    def give_up(self, reason: str) -> None:
+        """Ends the lane at once; the other members go on without this one."""
+        self._is_over = True
+        self._drop_lane(reason)
+
+    def finish(self) -> None:
+        """Ends the lane after all that was sent has arrived."""
+        self._is_over = True
+        with self._lock:
+            lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.finish()
+        if self._healing is not None:
+            self._healing.close()
+
+    def _drop_lane(self, reason: str) -> None:
+        with self._lock:
+            lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.abort(reason)
+            lane.drain()
+            lane.close()
+
+    # -- forming --------------------------------------------------------------------------------------
+
+    def _form(self, after: int, began_s: float, old: Generation | None = None) -> Regrouped:
+        """Waits for a generation with a seat for this member and aligns with its members."""
+        reborn_before = self._reborn_count
+        committed_before = self._state.committed
+        while True:
+            generation = self._await_seat(after)
+            after = generation.number
+            seat = generation.seat_of(self.membership.member.member_id)
+            assert seat is not None, "only generations with a seat for this member are waited for"
+            lane = self._open(generation, seat)
+            try:
+                kept_deal = self._align(lane)
+            except EngineError as error:
+                logger.info("generation %d did not come about: %s", generation.number, error)
+                if lane.broken_because is None:
+                    suspects = _suspects(error, generation, self.membership.member.member_id)
+                    self.membership.report_failure(generation.number, suspects, str(error)[:500])
+                self._drop_lane(str(error))
+                continue
+            with self._lock:
+                self._is_forming = False
+            break
+        if self._healing is not None:
+            self._healing.on_generation(generation, seat)
+        took_ms = (time.monotonic() - began_s) * 1e3
+        is_reborn = self._reborn_count != reborn_before
+        is_rolled_forward = old is not None and not is_reborn and self._state.committed > committed_before
+        self.membership.event(
+            "regroup",
+            generation=generation.number,
+            step=self._state.committed,
+            took_ms=round(took_ms, 1),
+            is_urgent=generation.is_urgent,
+            rolled_forward=is_rolled_forward,
+        )
+        return Regrouped(
+            took_ms=took_ms,
+            is_rolled_forward=is_rolled_forward,
+            kept_deal=kept_deal,
+            is_same_seat=_is_same_seat(old, generation, self.membership.member.member_id),
+            is_reborn=is_reborn,
+        )
+
+    def _open(self, generation: Generation, seat: int) -> Lane:
+        lane = Lane(
+            self._endpoint,
+            self.membership.store(f"g{generation.number}", generation.number),
+            generation,
+            seat,
+            index=self._lane_index,
+            timeout_s=self._step_deadline_s,
+        )
+        with self._lock:
+            self._lane = lane
+            self._is_forming = True
+            if self._newest > generation.number:
+                lane.abort(f"generation {self._newest} has followed already")
+        return lane
+
+    def _await_seat(self, after: int) -> Generation:
+        """Waits for a generation later than `after` that has a seat for this member."""
+        said_s = time.monotonic()
+        while True:
+            try:
+                generation = self._wait(after)
+            except MembershipTimeout as error:
+                if time.monotonic() - said_s > self._thresholds.membership_report_s:
+                    said_s = time.monotonic()
+                    logger.warning("waiting: %s", error)
+                self._check_wish()
+                if self._is_newcomer and self.membership.current() is not None:
+                    self._stand_by()  # the run is under way: what it has reached is needed before a seat
+            except Evicted as error:
+                if error.was_asked or self._link.is_leaving:
+                    self._end(str(error))
+                self._be_reborn(str(error))
+                after = 0  # a new incarnation looks at whatever there is
+            except (RunEnded, MembershipClosed) as error:
+                self._end(str(error))
+            else:
+                if generation.seat_of(self.membership.member.member_id) is not None:
+                    return generation
+                after = generation.number
+                self._stand_by()
+
+    def _wait(self, after: int) -> Generation:
+        standstill = getattr(self._healing, "standstill", None)
+        with standstill() if standstill is not None else nullcontext():
+            generation: Generation = self.membership.wait_generation(after, timeout_s=WAIT_SLICE_S)
+        return generation
+
+    def _stand_by(self) -> None:
+        """Keeps up with the run without a seat, until there is one or something else to look at."""
+        membership = self.membership
+
+        def is_done() -> bool:
+            generation = membership.current()
+            has_seat = generation is not None and generation.seat_of(membership.member.member_id) is not None
+            return has_seat or self._link.is_leaving or self._link.is_closed
+
+        if self._healing is not None:
+            self._healing.follow(is_done)
+        else:
+            membership.announce_ready(self._state.committed)
+        self._check_wish()
+
+    def _check_wish(self) -> None:
+        if self._link.is_closed or (
+            self._link.is_leaving and self._link.leaving_for_s() > self._thresholds.leave_s
+        ):
+            self._end("left")
+
+    def _be_reborn(self, reason: str) -> None:
+        logger.warning("this member was given up (%s) and joins again as a new one", reason)
+        if self._healing is not None:
+            self._healing.close()
+        self._link.renew()
+        self._newest = 0
+        self._is_newcomer = True
+        self._reborn_count += 1
+        self._runner.forget()
+        self.deal_seats, self.deal_seat = 0, -1
+        self._listen()
+
+    def _end(self, reason: str) -> None:
+        logger.info("over: %s", reason)
+        self._is_over = True
+        raise RunOver(reason)
+
+    # -- aligning -------------------------------------------------------------------------------------
+
+    def _align(self, lane: Lane) -> KeptDeal | None:
+        """Brings all members to the same step; returns the deal that the next one goes by, unless it is a new one.
+
+        Raises:
+            EngineError: somebody is gone, or a newer generation has come.
+        """
+        state = self._state
+        reports = self._gather(lane)
+        plan = align(reports)
+        if lane.seat in plan.forward:
+            self._runner.commit(
+                norm=float_of(plan.norm_words[lane.seat]), is_applied=plan.is_applied[lane.seat]
+            )
+        if plan.behind:
+            self._catch_up(lane, plan)
+        if plan.is_compared or plan.behind:
+            self._compare(lane, plan)
+        if state.committed != plan.target:
+            raise AssertionError(f"aligned to {plan.target} committed steps, but has {state.committed}")
+        self._is_newcomer = False
+        return plan.kept_deal
+
+    def _gather(self, lane: Lane) -> list[Report]:
+        report = self._runner.report(
+            is_newcomer=self._is_newcomer, deal_seats=self.deal_seats, deal_seat=self.deal_seat
+        )
+        row = report.to_row()
+        return [Report.from_row(values) for values in lane.gather(row).tolist()]
+
+    def _catch_up(self, lane: Lane, plan: Alignment) -> None:
+        """Those that are behind make the missing steps from what others kept, or get the whole state."""
+        sources = [
+            member.member_id for seat, member in enumerate(lane.generation.seats) if seat not in plan.behind
+        ]
+        if lane.seat in plan.behind and self._healing is not None:
+            self._healing.catch_up(plan.target, sources, CATCH_UP_S)
+        still = [report.committed < plan.target for report in self._gather(lane)]
+        if any(still):
+            self._share(lane, plan, [seat for seat, is_behind in enumerate(still) if is_behind])
+
+    def _compare(self, lane: Lane, plan: Alignment) -> None:
+        """All states must be the same; who differs from the reference gets its state."""
+        for attempt in range(2):
+            words = lane.gather(np.array([state_word(self._state)], dtype=np.int64))[:, 0].tolist()
+            differing = [seat for seat, word in enumerate(words) if word != words[plan.reference]]
+            if not differing:
+                return
+            if attempt:
+                break
+            if self._state.committed:
+                names = ", ".join(lane.generation.seats[seat].name for seat in differing)
+                self.membership.event("state_differs", step=self._state.committed, members=names)
+                logger.error(
+                    "the state of %s differs at step %d; it is replaced", names, self._state.committed
+                )
+            self._share(lane, plan, differing)
+        raise RunFailed(
+            f"seat {differing[0]} cannot be given the state of seat {plan.reference}: after loading it, its hash "
+            "still differs; the members do not train the same model with the same optimizer"
+        )
+
+    def _share(self, lane: Lane, plan: Alignment, receivers: list[int]) -> None:
+        began_s = time.monotonic()
+        length_bytes = broadcast_state(lane, self._state, plan.reference, receivers)
+        if lane.seat in receivers:
+            self._runner.forget()
+        if lane.seat == plan.reference:
+            self.membership.event(
+                "state_shared",
+                step=self._state.committed,
+                members=[lane.generation.seats[seat].name for seat in receivers],
+                bytes=length_bytes,
+                took_ms=round((time.monotonic() - began_s) * 1e3, 1),
+            )
+
+
+def _is_same_seat(old: Generation | None, new: Generation, own_id: str) -> bool:
+    if old is None or len(old.seats) != len(new.seats):
+        return False
+    return old.seat_of(own_id) == new.seat_of(own_id)
+
+
+def _suspects(error: BaseException, generation: Generation, own_id: str) -> list[str]:
+    """Members that an error and its causes name; lanes call them by their seats."""
+    found: list[str] = []
+    link: BaseException | None = error
+    while link is not None:
+        for match in STEP_WORDS.finditer(f"{getattr(link, 'peer', '')} {link}"):
+            seat = int(match.group(1))
+            if seat < len(generation.seats):
+                found.append(generation.seats[seat].member_id)
+        link = link.__cause__
+    return [member_id for member_id in dict.fromkeys(found) if member_id != own_id]

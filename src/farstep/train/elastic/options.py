@@ -1,0 +1,64 @@
+"""How the members of a run agree on a step, as the user states it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from farstep.train.errors import ConfigError
+
+__all__ = ["Synchronous"]
+
+_BATCHES = ("global", "per_group")
+_SCALINGS = ("none", "linear", "sqrt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronous:
+    """Every step is the mean over the samples of all replica groups, and all apply it or none does.
+
+    Attributes:
+        batch: what happens to the batch when members come and go. ``global``: the whole batch of a step stays the same
+            and is dealt anew, so that neither learning rate nor loss curve change. ``per_group``: every replica group
+            keeps its own batch, so that the whole batch grows and shrinks with the members.
+        lr_scaling: what happens to the learning rate of a step with more or fewer samples than the first step of the
+            run had: ``none``, ``linear`` in the ratio, or its square root. With a constant global batch there is
+            nothing to scale.
+        bucket_bytes: gradients travel in pieces of about this size while backward computes the next ones. 4 MiB.
+        skip_not_finite: leave out a step whose gradient or loss is not finite, on all replica groups alike.
+        refused_steps_max: so many steps in a row without a finite gradient end the run: it has diverged.
+        step_deadline_s: a member whose part of a step does not come within this long after everybody else's is
+            reported as failed. Only for workers that hang while their process lives and answers; a process that dies
+            is noticed at once and one that is stopped within the coordinator's silence limit.
+    """
+
+    batch: Literal["global", "per_group"] = "global"
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    bucket_bytes: int = 4 * 1024 * 1024
+    skip_not_finite: bool = True
+    refused_steps_max: int = 10
+    step_deadline_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.batch not in _BATCHES:
+            raise ConfigError(f"batch is {self.batch!r}; valid are {', '.join(_BATCHES)}")
+        if self.lr_scaling not in _SCALINGS:
+            raise ConfigError(f"lr_scaling is {self.lr_scaling!r}; valid are {', '.join(_SCALINGS)}")
+        if self.bucket_bytes < 4096:
+            raise ConfigError(f"bucket_bytes is {self.bucket_bytes}; it must be at least 4096")
+        if self.refused_steps_max < 1:
+            raise ConfigError(f"refused_steps_max is {self.refused_steps_max}; it must be at least 1")
+        if not self.step_deadline_s > 0:
+            raise ConfigError(f"step_deadline_s is {self.step_deadline_s}; it must be above 0")
+
+    def lr_factor(self, samples: int, reference_samples: int) -> float:
+        """What the learning rate of a step is multiplied by.
+
+        Args:
+            samples: samples of the step.
+            reference_samples: samples of the first step of the run.
+        """
+        if self.lr_scaling == "none" or reference_samples < 1 or samples == reference_samples:
+            return 1.0
+        ratio: float = samples / reference_samples
+        return ratio if self.lr_scaling == "linear" else ratio**0.5

@@ -1,0 +1,315 @@
+"""The state of one replica: what a step changes, what a newcomer needs, and what is hashed to compare replicas."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from farstep.train.elastic.gradients import FlatGradients, local_part
+from farstep.train.elastic.options import Synchronous
+from farstep.train.elastic.seams import DataSource, StepMeta
+from farstep.train.errors import ConfigError
+
+__all__ = ["LOSS_INDEX", "NUM_EXTRA_FIXED", "ReplicaState"]
+
+LOSS_INDEX = 0
+"""Where the loss of a step lies among the numbers reduced with the gradient."""
+NUM_EXTRA_FIXED = 1
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+class ReplicaState:
+    """Model, optimizer, scheduler, position in the data and whatever else the user wants kept together.
+
+    Args:
+        model: trained in place.
+        optimizer: over parameters of the model.
+        policy: batch and learning-rate rules.
+        scheduler: stepped once per committed step, if given.
+        extras: further objects with `state_dict` and `load_state_dict`, the same on all members.
+        clip_norm: the gradient is scaled down to this norm; None leaves it.
+        seed: of the random numbers that a step draws.
+
+    Attributes:
+        committed: steps committed so far.
+        loss: mean loss of the last committed step.
+        last_norm: norm of its gradient.
+        last_is_applied: whether it was applied rather than refused.
+        data: deals the samples; None until there is one.
+        gradients: the gradient in flat pieces.
+
+    Raises:
+        ConfigError: an argument does not fit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        policy: Synchronous,
+        scheduler: Any = None,
+        extras: Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, item in (extras or {}).items():
+            if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+                raise ConfigError(
+                    f"state[{name!r}] is a {type(item).__name__}; it needs state_dict() and load_state_dict()"
+                )
+        if clip_norm is not None and not clip_norm > 0:
+            raise ConfigError(f"clip_norm is {clip_norm}; it must be above 0, or None")
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.extras = dict(extras or {})
+        self.policy = policy
+        self.data: DataSource | None = None
+        self.committed = 0
+        self.refused_in_a_row = 0
+        self.reference_samples = 0
+        self.loss = float("nan")
+        self.last_norm = 0.0
+        self.last_is_applied = True
+        self._clip_norm = clip_norm
+        self._seed = seed
+        self._data_state: Mapping[str, Any] | None = None
+        self._running = _running_statistics(model)
+        self._counters = [
+            buffer
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for buffer in [module.num_batches_tracked]
+            if buffer is not None
+        ]
+        num_extra = NUM_EXTRA_FIXED + sum(buffer.numel() for buffer in self._running)
+        self.gradients = FlatGradients(
+            [p for group in optimizer.param_groups for p in group["params"]],
+            bucket_bytes=policy.bucket_bytes,
+            num_extra=num_extra,
+        )
+        self._before = [buffer.clone() for buffer in [*self._running, *self._counters]]
+
+    @property
+    def flats(self) -> Sequence[Tensor]:
+        """The flat buckets, in order."""
+        return self.gradients.flats
+
+    def attach_data(self, data: DataSource) -> None:
+        """Makes the data source part of the state; a position restored earlier is passed on."""
+        self.data = data
+        if self._data_state is not None:
+            data.load_state(self._data_state)
+            self._data_state = None
+
+    # -- one step -------------------------------------------------------------------------------------
+
+    def begin_attempt(self, seat: int, *, is_retry: bool) -> None:
+        """Prepares an attempt at the next step: every attempt for a seat starts from the same random state."""
+        seed_everything(self._seed, self.committed, seat)
+        if is_retry:
+            self._return_statistics()
+        else:
+            self._keep_statistics()
+        self.gradients.begin()
+
+    def put_extra(self, loss: float) -> None:
+        """Writes what is reduced along with the gradient; before the first bucket is handed on."""
+        extra = self.gradients.extra
+        extra[LOSS_INDEX] = loss
+        start = NUM_EXTRA_FIXED
+        for buffer in self._running:
+            extra[start : start + buffer.numel()] = buffer.reshape(-1)
+            start += buffer.numel()
+
+    def apply(self, meta: StepMeta) -> None:
+        """Commits the next step with the reduced gradient that is in the buckets.
+
+        The data source has been told already. Nothing here depends on which member does it.
+        """
+        if meta.step != self.committed:
+            raise AssertionError(f"step {meta.step} cannot follow {self.committed} committed steps")
+        samples = sum(meta.counts)
+        if self.reference_samples == 0:
+            self.reference_samples = samples
+        if meta.is_applied:
+            self._apply_gradient(meta.norm, self.policy.lr_factor(samples, self.reference_samples))
+            self.refused_in_a_row = 0
+        else:
+            self._return_statistics()
+            self.refused_in_a_row += 1
+        self.loss = meta.loss
+        self.last_norm = meta.norm
+        self.last_is_applied = meta.is_applied
+        self.committed += 1
+
+    def _apply_gradient(self, norm: float, lr_factor: float) -> None:
+        start = NUM_EXTRA_FIXED
+        for buffer in self._running:
+            buffer.copy_(self.gradients.extra[start : start + buffer.numel()].view_as(buffer))
+            start += buffer.numel()
+        if self._clip_norm is not None and norm > self._clip_norm:
+            self.gradients.scale(self._clip_norm / norm)
+        self.gradients.expose()
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        if lr_factor != 1.0:
+            for group in groups:
+                group["lr"] = group["lr"] * lr_factor
+        self.optimizer.step()
+        if lr_factor != 1.0:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def apply_reduced(self, flats: Sequence[Tensor], meta: Mapping[str, Any] | StepMeta) -> None:
+        """Makes the next step from a gradient that others reduced, bit for bit as they made it."""
+        record = meta if isinstance(meta, StepMeta) else StepMeta.from_json(meta)
+        if record.is_applied:
+            self.gradients.load(flats)
+            for counter in self._counters:
+                counter += 1
+        else:
+            self._keep_statistics()
+        if self.data is not None and record.data:
+            self.data.replay(record.data)
+        self.apply(record)
+
+    def _keep_statistics(self) -> None:
+        for buffer, before in zip([*self._running, *self._counters], self._before, strict=True):
+            before.copy_(buffer)
+
+    def _return_statistics(self) -> None:
+        for buffer, before in zip([*self._running, *self._counters], self._before, strict=True):
+            buffer.copy_(before)
+
+    # -- the whole state ------------------------------------------------------------------------------
+
+    def capture(self) -> dict[str, Any]:
+        """Returns the state as nested dicts and lists of tensors and plain values; tensors are not copied."""
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "data": self.data.state() if self.data is not None else self._data_state,
+            "user": {name: item.state_dict() for name, item in sorted(self.extras.items())},
+            "progress": {
+                "committed": self.committed,
+                "refused_in_a_row": self.refused_in_a_row,
+                "reference_samples": self.reference_samples,
+                "loss": self.loss.hex(),
+                "norm": self.last_norm.hex(),
+                "is_applied": self.last_is_applied,
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state by a captured one; tensors are copied.
+
+        Raises:
+            ConfigError: it is the state of another model or optimizer.
+        """
+        if set(state["user"]) != set(self.extras):
+            raise ConfigError(
+                f"the run keeps the state of {sorted(state['user'])}, this member of {sorted(self.extras)}; "
+                "pass the same `state` to Trainer everywhere"
+            )
+        _restore_model(self.model, state["model"])
+        _restore_optimizer(self.optimizer, state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        for name, item in self.extras.items():
+            item.load_state_dict(state["user"][name])
+        if self.data is None:
+            self._data_state = state["data"]
+        elif state["data"] is not None:
+            self.data.load_state(state["data"])
+        progress = state["progress"]
+        self.committed = int(progress["committed"])
+        self.refused_in_a_row = int(progress["refused_in_a_row"])
+        self.reference_samples = int(progress["reference_samples"])
+        self.loss = float.fromhex(progress["loss"])
+        self.last_norm = float.fromhex(progress["norm"])
+        self.last_is_applied = bool(progress["is_applied"])
+
+
+def seed_everything(seed: int, step: int, seat: int) -> None:
+    """Seeds the global generators of torch, Python and NumPy as a pure function of run, step and seat.
+
+    So an attempt that is repeated draws what the first one drew, and a replacement draws what the member whose seat
+    it takes would have drawn, without any generator state being kept or sent.
+    """
+    mixed = (seed * _GOLDEN + step * 0xBF58476D1CE4E5B9 + seat * 0x94D049BB133111EB + 1) & _MASK
+    mixed ^= mixed >> 31
+    mixed = mixed * _GOLDEN & _MASK
+    mixed ^= mixed >> 29
+    torch.default_generator.manual_seed(mixed & 0x7FFFFFFFFFFFFFFF)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(mixed & 0x7FFFFFFFFFFFFFFF)
+    random.seed(mixed)
+    np.random.seed(mixed & 0xFFFFFFFF)
+
+
+def _running_statistics(model: nn.Module) -> list[Tensor]:
+    """Statistics that forward changes from the samples it sees; replicas stay equal only if these are averaged."""
+    found = []
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            found += [module.running_mean, module.running_var]
+    return [buffer for buffer in found if buffer is not None]
+
+
+def _restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+    own = model.state_dict()
+    if set(own) != set(state):
+        differing = sorted(set(own) ^ set(state))
+        raise ConfigError(f"the run trains another model: {', '.join(differing[:3])} is not in both")
+    with torch.no_grad():
+        for name, value in own.items():
+            if not isinstance(value, Tensor):
+                continue
+            target, source = local_part(value), local_part(state[name])
+            if target.shape != source.shape or target.dtype != source.dtype:
+                raise ConfigError(
+                    f"the run trains another model: {name} is {source.dtype} {tuple(source.shape)} there "
+                    f"and {target.dtype} {tuple(target.shape)} here"
+                )
+            target.copy_(source)
+
+
+def _restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Loads an optimizer's state, whose tensors may have lost the mark of being shards."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    wrapped = {}
+    for index, values in state["state"].items():
+        parameter = parameters[int(index)]
+        wrapped[int(index)] = {
+            name: _like(parameter, value.clone() if isinstance(value, Tensor) else value)
+            for name, value in values.items()
+        }
+    optimizer.load_state_dict({**state, "state": wrapped})
+
+
+def _like(parameter: Tensor, value: Any) -> Any:
+    is_shard = isinstance(value, Tensor) and not isinstance(value, DTensor) and value.dim() > 0
+    if not (isinstance(parameter, DTensor) and is_shard and value.shape == local_part(parameter).shape):
+        return value
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

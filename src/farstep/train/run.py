@@ -1,0 +1,383 @@
+"""A run as one of its processes sees it: who this is, who the others are, and when to stop."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from farstep.engine import Endpoint, EndpointProfile, PortConfig
+from farstep.membership import MemberInfo
+from farstep.train.elastic.inner import AloneInside, InnerRanks
+from farstep.train.elastic.link import MembershipLink
+from farstep.train.elastic.samples import ShardSource
+from farstep.train.elastic.seams import HealingPort, RunOver
+from farstep.train.elastic.solo import SoloMembership
+from farstep.train.elastic.state import ReplicaState
+from farstep.train.environment import Environment, detect
+from farstep.train.errors import ConfigError
+from farstep.train.shard import Place, Shard
+
+if TYPE_CHECKING:
+    from farstep.train.elastic.trainer import Trainer
+
+__all__ = ["Run", "join"]
+
+logger = logging.getLogger("farstep.train")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Run:
+    """This process's part in a run; made by :func:`join`.
+
+    Use as a context manager, or let the interpreter's exit end it.
+
+    Attributes:
+        name: name of the replica group.
+        site: its failure domain.
+        environment: what the launcher said.
+        endpoint: carries all traffic with other replica groups.
+        inner: the ranks that share this replica.
+        link: the line to the coordinator.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        link: MembershipLink,
+        endpoint: Endpoint,
+        inner: InnerRanks,
+        *,
+        healing: Callable[..., HealingPort] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.name = environment.group
+        self.site = environment.site
+        self.endpoint = endpoint
+        self.inner = inner
+        self.link = link
+        self._healing = healing
+        self._trainer: Trainer | None = None
+        self._shard: tuple[Any, Shard] | None = None
+        self._is_over = False
+        self._is_finished = False
+        self._is_closed = False
+        self._handlers: dict[int, Any] = {}
+        atexit.register(self.close)
+
+    # -- facts ----------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do: the run was ended, or this member has left it."""
+        return self._is_over
+
+    @property
+    def step(self) -> int:
+        """Steps that the run has committed, as known here."""
+        return self._trainer.committed if self._trainer is not None else 0
+
+    @property
+    def member_id(self) -> str:
+        """Identity of this incarnation of the replica group."""
+        return self.link.info.member_id
+
+    # -- data -----------------------------------------------------------------------------------------
+
+    def shard(self, source: Any, **options: Any) -> Shard:
+        """Deals the samples of a loader or data set to the replica groups; the result is iterated over.
+
+        Every sample of an epoch is used exactly once, whoever joins, leaves or fails. A loop covers what is left of
+        the current epoch, or with `epochs` or `steps` what is left of so many; it ends early when the run does.
+        Calling it again with the same source goes on where the last loop ended.
+
+        Args:
+            source: a `DataLoader` or a data set with `__len__` and `__getitem__`.
+            options: as for :class:`farstep.train.shard.Shard`: `batch_size`, `epochs`, `steps`, `seed`, ...
+
+        Raises:
+            ConfigError: the source cannot be dealt, or there is no trainer yet.
+        """
+        if self._trainer is None:
+            raise ConfigError("run.shard(...) needs the trainer: make farstep.Trainer(run, ...) before it")
+        if self._shard is not None:
+            known, shard = self._shard
+            if known is not source:
+                raise ConfigError(
+                    "run.shard(...) was called with another source before; a run deals one data set: "
+                    "join data sets with torch.utils.data.ConcatDataset, and iterate over others directly"
+                )
+            for name in ("epochs", "steps"):
+                if name in options:
+                    setattr(shard, name, options[name])
+            return shard
+        options.setdefault("batch", self._trainer.policy.batch)
+        shard = Shard(source, place=self._place, **options)
+        self._shard = source, shard
+        self._trainer.state.attach_data(ShardSource(shard))
+        return shard
+
+    def _place(self) -> Place | None:
+        trainer = self._trainer
+        assert trainer is not None, "a shard is made after the trainer"
+        if self._is_over:
+            return None
+        try:
+            trainer.ready()
+        except RunOver:
+            self.on_over()
+            return None
+        place = trainer.place
+        if place is None or self._is_over:
+            return None
+        return Place(place.seat, place.num_seats, self.inner.rank, self.inner.size)
+
+    # -- ending ---------------------------------------------------------------------------------------
+
+    def leave(self, reason: str = "asked to leave") -> None:
+        """Leaves at the next step boundary, which costs the others nothing; returns at once.
+
+        The loop over the shard ends by itself once this member is let go. Safe in any thread.
+        """
+        self.link.leave(reason)
+
+    def end(self) -> None:
+        """Ends the run for all replica groups after the step under way."""
+        if self._trainer is not None:
+            self._trainer.end()
+
+    def close(self) -> None:
+        """Ends this process's part and frees everything. Safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        trainer = self._trainer
+        is_through = self._is_finished or (
+            not self._is_over and trainer is not None and trainer.place is not None
+        )
+        if is_through and trainer is not None:
+            self.link.finish(trainer.committed)
+        self._is_over = True
+        if self._trainer is not None:
+            self._trainer.close()
+        if self._shard is not None:
+            self._shard[1].close()
+        self.link.close()
+        self.inner.close()
+        self.endpoint.close()
+        self._restore_signals()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._is_over:
+            self.abandon(f"{type(error).__name__}: {error}"[:200])
+        self.close()
+
+    # -- for the trainer ------------------------------------------------------------------------------
+
+    def bind(self, trainer: Trainer) -> None:
+        """Makes a trainer the only one of this run."""
+        if self._trainer is not None:
+            raise ConfigError("this run has a trainer already; a run trains one model")
+        self._trainer = trainer
+
+    def healing_factory(self, state: ReplicaState) -> Callable[[Any], HealingPort] | None:
+        """What makes the healing of a membership; None if there is none."""
+        if self._healing is None:
+            return None
+        make = self._healing
+
+        def for_membership(membership: Any) -> HealingPort:
+            return make(
+                membership=membership,
+                endpoint=self.endpoint,
+                adapter=state,
+                run_id=self.environment.run,
+                lane=self.inner.rank,
+            )
+
+        return for_membership
+
+    @property
+    def must_go(self) -> bool:
+        """Whether this member goes at the next boundary without being let go."""
+        is_alone = isinstance(self.link.membership, SoloMembership)
+        return self.link.is_leaving and (is_alone or self.link.leaving_for_s() > LEAVE_S)
+
+    def on_over(self, *, is_end: bool = False) -> None:
+        """There is nothing left to do, for this member or, if `is_end`, for anybody."""
+        self._is_over = True
+        self._is_finished = is_end
+
+    def abandon(self, reason: str) -> None:
+        """Goes away in the middle of whatever is under way; the others go on without this member."""
+        self._is_over = True
+        self.link.leave(reason)
+        if self._trainer is not None:
+            self._trainer.give_up(reason)
+        self.link.close()
+
+    # -- signals --------------------------------------------------------------------------------------
+
+    def watch_signals(self) -> None:
+        """Takes SIGTERM and the first Ctrl-C as notice: this member leaves at the next step boundary."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            self._handlers[number] = signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        name = signal.Signals(number).name
+        if self.link.is_leaving or self._is_closed:
+            self._restore_signals()
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        # In a thread: the main one may hold any lock just now.
+        threading.Thread(
+            target=self.leave, args=(f"preemption notice ({name})",), name="farstep-leave", daemon=True
+        ).start()
+
+    def _restore_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            self._handlers.clear()
+
+
+LEAVE_S = 10.0
+"""A member that wants to leave goes after this long, whether or not the others have let it go: they may be waiting for
+a coordinator that is gone, and a preemption notice runs out."""
+
+
+def join(
+    coordinator: str | Sequence[str] | None = None,
+    *,
+    name: str | None = None,
+    site: str | None = None,
+    spare: bool | None = None,
+    tls: str | None = None,
+    run: str | None = None,
+    ports: Sequence[PortConfig | str] | None = None,
+    profile: EndpointProfile | None = None,
+    heal: bool = True,
+) -> Run:
+    """Joins a run: says who this process is, and connects it to the coordinator.
+
+    Everything has its default in the environment (see :mod:`farstep.train.environment`), so that `farstep.join()` is
+    enough under torchrun, Slurm, Kubernetes JobSet, Ray, or with `FARSTEP_COORDINATOR` set by hand. Without a
+    coordinator this replica group trains alone.
+
+    Args:
+        coordinator: address of the coordinator, or of several: `wss://host:7077`, `host:7077`, or `file:PATH` of a
+            file that names one and is read at every attempt. `FARSTEP_COORDINATOR`.
+        name: of the replica group; the same again when it is restarted. `FARSTEP_GROUP`.
+        site: where it is; members of one site are expected to fail together. `FARSTEP_SITE`.
+        spare: wait with the state at hand until a member is lost. `FARSTEP_SPARE`.
+        tls: folder with `ca.pem`, and this member's certificate and key. `FARSTEP_TLS`.
+        run: name of the run. `FARSTEP_RUN`.
+        ports: local UDP ports, one per plane of the network. `FARSTEP_BIND`.
+        profile: settings of the transport.
+        heal: get and give state while training goes on. Without, a newcomer gets it while all wait.
+
+    Raises:
+        ConfigError: the environment or an argument does not fit.
+        MembershipError: the coordinator refuses this member.
+        EngineError: a port cannot be opened.
+    """
+    found = detect()
+    coordinators = found.coordinators
+    if coordinator is not None:
+        coordinators = (coordinator,) if isinstance(coordinator, str) else tuple(coordinator)
+    environment = Environment(
+        launcher=found.launcher,
+        group=name or found.group,
+        site=found.site if site is None else site,
+        rank=found.rank,
+        size=found.size,
+        rendezvous=found.rendezvous,
+        coordinators=coordinators,
+        run=run or found.run,
+        tls=tls or found.tls,
+        is_spare=found.is_spare if spare is None else spare,
+        member_id=found.member_id if name in (None, found.group) else None,
+        bind=found.bind,
+    )
+    inner = _join_inner(environment)
+    info = MemberInfo.create(
+        environment.group,
+        site=environment.site,
+        num_ranks=environment.size,
+        labels={"launcher": environment.launcher},
+        member_id=environment.member_id,
+    )
+    link = MembershipLink(info, _connector(environment))
+    wanted = ports if ports is not None else environment.bind or (f"{_own_host(coordinators)}:0",)
+    endpoint = Endpoint(list(wanted), profile=profile, name=environment.group, site=environment.site)
+    joined = Run(environment, link, endpoint, inner, healing=_healing() if heal else None)
+    joined.watch_signals()
+    return joined
+
+
+def _join_inner(environment: Environment) -> InnerRanks:
+    if environment.size == 1:
+        return AloneInside()
+    raise ConfigError("replica groups of several ranks are not supported")
+
+
+def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
+    if not environment.coordinators:
+        return lambda info: SoloMembership(info, run=environment.run)
+    from farstep.membership import MembershipClient, TlsFiles
+
+    tls = TlsFiles.in_folder(environment.tls) if environment.tls is not None else None
+
+    def connect(info: MemberInfo) -> Any:
+        return MembershipClient(
+            list(environment.coordinators),
+            info,
+            run=environment.run,
+            tls=tls,
+            wants="spare" if environment.is_spare else "seat",
+        )
+
+    return connect
+
+
+def _healing() -> Callable[..., HealingPort] | None:
+    try:
+        from farstep.train.healing import Healing
+    except ImportError:
+        return None
+    return Healing
+
+
+def _own_host(coordinators: Sequence[str]) -> str:
+    """The local address that the way to the coordinator leaves from."""
+    for address in coordinators:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if parts.hostname is None or parts.scheme == "file":
+            continue
+        try:
+            family, kind, _, _, target = socket.getaddrinfo(
+                parts.hostname, parts.port or 7077, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(target)  # chooses a route; sends nothing
+                host = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        return f"[{host}]" if ":" in host else host
+    return "127.0.0.1"
