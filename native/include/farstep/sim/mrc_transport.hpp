@@ -20,6 +20,7 @@
 #include "farstep/sim/mrc_config.hpp"
 #include "farstep/sim/mrc_control.hpp"
 #include "farstep/sim/network.hpp"
+#include "farstep/sim/shared_windows.hpp"
 #include "farstep/sim/transport.hpp"
 #include "farstep/sim/virtual_array.hpp"
 #include "farstep/storage.hpp"
@@ -45,14 +46,14 @@ public:
         data_.payload = &region_byte_;
     }
     ~MrcTransport() {
-        for (Row& r : rows_) destroy(r);
+        for (uint32_t c = 0; c < rows_.size(); ++c) destroy(c);
     }
     MrcTransport(const MrcTransport&) = delete;
 
     // ---- life of a connection ----------------------------------------------------------------------------------------
 
     template <class Host>
-    bool open(Host& host, uint32_t c, uint32_t source, uint32_t target) {
+    bool open(Host&, uint32_t c, uint32_t source, uint32_t target) {
         Row& r = rows_[c];
         assert(!r.source);
         r.source_nic = source;
@@ -60,14 +61,12 @@ public:
         CounterRng rng(settings_.seed * 0x9E3779B97F4A7C15ull + c);
         r.source = static_cast<SourceEnd*>(source_block_->take());
         r.target = static_cast<TargetEnd*>(target_block_->take());
-        build_target(c, r, rng);
-        if (!build_source(c, r, rng)) return false;
-        (void)host;
-        return true;
+        build_target(r, rng);
+        return build_source(c, r, rng);
     }
     void close(uint32_t c) {
         collect_events(c);
-        destroy(rows_[c]);
+        destroy(c);
     }
     bool can_post(uint32_t c) const noexcept { return !rows_[c].source->connection.sender().queue().is_full(); }
     template <class Host>
@@ -228,7 +227,7 @@ public:
         return {k.packets, k.retransmitted, k.trimmed, k.lost_order + k.lost_late + k.lost_timeout, k.spurious};
     }
     static uint16_t entropy_value(uint16_t path) noexcept { return path & ((1u << kPlaneShift) - 1); }
-    uint64_t window_bytes(uint32_t c) const noexcept { return rows_[c].source ? rows_[c].source->window.cwnd_bytes() : 0; }
+    uint64_t window_bytes(uint32_t c) const noexcept { return rows_[c].source ? rows_[c].source->cwnd_bytes() : 0; }
     std::string waits_for(uint32_t c, uint64_t now_ns) const {
         const Row& r = rows_[c];
         if (!r.source) return "its connection to be opened";
@@ -273,12 +272,16 @@ private:
         Connection connection;
     };
     struct SourceEnd : End {
-        SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : End(c, window, links, planes, arena), window(n), own_routes(c.paths.max_evs, arena) {
+        SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena,
+                  SourceEnd* owner = nullptr)
+            : End(c, owner ? owner->window : window, links, planes, arena), window(n), own_routes(c.paths.max_evs, arena) {
             routes = own_routes.get();
         }
-        alignas(64) Nscc window;
+        alignas(64) Nscc window;  // of the first connection between two NICs, for all of them
         Table<uint64_t> own_routes;
+        SharedWindows<SourceEnd>::Siblings* siblings = nullptr;
+        bool has_siblings = false;
+        uint64_t cwnd_bytes() const noexcept { return siblings->owner->window.cwnd_bytes(); }
     };
     struct TargetEnd : End {
         TargetEnd(const ConnectionConfig& c, Nscc& shared, const PlaneLink* links, uint32_t planes, Arena* arena)
@@ -342,6 +345,7 @@ private:
             Control out = mrc::make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
             net_->send_control(forward_way(r, ev), host.now(), out);
         }
+        if (r.source->has_siblings) windows_.wake(*r.source, host);
         if (!k.is_open()) {
             host.on_failed(c, name(k.error()));
             return;
@@ -494,8 +498,10 @@ private:
         PlaneLink links[kMaxPlanes];
         fill_links(r.source_nic, r.target_nic, links);
         const ConnectionConfig config_of = configs_.config(true, planes, rng.next());
-        new (place<SourceEnd>(arena)) SourceEnd(config_of, congestion(r), links, planes, &arena);
+        auto& siblings = windows_.of(r.source_nic, r.target_nic);
+        new (place<SourceEnd>(arena)) SourceEnd(config_of, congestion(r), links, planes, &arena, siblings.owner);
         SourceEnd& s = *r.source;
+        windows_.join(siblings, &s, c);
         const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
         for (uint32_t k = 0; k < planes; ++k) {
             r.target->arrival_port[k] = links[k].remote_port;
@@ -512,10 +518,9 @@ private:
                                          i < settings_.active_evs_per_plane);
             }
         }
-        (void)c;
         return s.num_ways > 0;
     }
-    void build_target(uint32_t c, Row& r, CounterRng& rng) {
+    void build_target(Row& r, CounterRng& rng) {
         const FabricState& f = net_->fabric();
         const uint32_t planes = f.num_nic_ports(r.target_nic);
         Arena arena(r.target, target_block_->bytes());
@@ -538,7 +543,6 @@ private:
                 t.connection.paths().add(plane, {plane, links[k].remote_port, ev, ev}, true);
             }
         }
-        (void)c;
     }
     NsccConfig congestion(const Row& r) {
         NsccConfig n = settings_.congestion;
@@ -578,13 +582,16 @@ private:
         while (rows_[c].source->connection.paths().poll_event(e))
             events_.push_back({e.now_ns, c, e.ev, e.plane, static_cast<uint8_t>(e.state)});
     }
-    void destroy(Row& r) {
+    void destroy(uint32_t c) {
+        Row& r = rows_[c];
         if (!r.source) return;
         for (uint32_t i = 0; i < r.source->num_ways; ++i) net_->router().release(r.source->routes[i]);
         for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
-        r.source->~SourceEnd();
+        windows_.leave(r.source_nic, r.target_nic, r.source, [this](SourceEnd* end) {
+            end->~SourceEnd();
+            source_block_->give(end);
+        });
         r.target->~TargetEnd();
-        source_block_->give(r.source);
         target_block_->give(r.target);
         r.source = nullptr;
         r.target = nullptr;
@@ -597,6 +604,7 @@ private:
     size_t source_small_ = 0, target_small_ = 0;
     HotLines poll_lines_, ack_lines_, data_lines_, answer_lines_;
     std::unique_ptr<BlockPool> source_block_, target_block_;
+    SharedWindows<SourceEnd> windows_;
     RegionTable regions_;
     uint8_t region_byte_ = 0;
     uint32_t region_key_ = 0;
