@@ -95,6 +95,7 @@ EngineSettings engine_settings(Knobs& k) {
     k.read("last_hop_limit_bytes", f.last_hop_limit_bytes);
     k.read("ecn_min_bytes", f.ecn_min_bytes);
     k.read("ecn_max_bytes", f.ecn_max_bytes);
+    k.read("ecn_max_share", f.ecn_max_share);
     k.read("trimming", f.trimming);
     k.read("last_hop_ecn", f.last_hop_ecn);
     k.read("host_latency_ns", f.host_latency_ns);

@@ -179,7 +179,9 @@ void balancers_keep_their_order(uint64_t seed) {
     CHECK(1.4 * oblivious.median() < ecmp.median(), "oblivious %.1f us, one path %.1f us", oblivious.median(), ecmp.median());
     CHECK(std::fabs(mixed.median() / 191.4 - 1) < 0.04 && std::fabs(oblivious.median() / 200.2 - 1) < 0.04, "mixed %.1f us, oblivious %.1f us",
           mixed.median(), oblivious.median());
-    const Outcome pulled = run<Ndp>(tree, s, ndp(seed), w, "ndp");
+    Ndp::Settings blind = ndp(seed);
+    blind.protocol.initial_packets = 50;  // htsim's
+    const Outcome pulled = run<Ndp>(tree, s, blind, w, "ndp");
     CHECK(std::fabs(pulled.median() / 188.1 - 1) < 0.04 && pulled.trims == 0, "ndp %.1f us, %llu trims", pulled.median(),
           static_cast<unsigned long long>(pulled.trims));
 }

@@ -117,6 +117,8 @@ class PacketSettings:
     """Queue from which on packets are marked now and then; -1: 0.2 BDP."""
     ecn_max_bytes: float = -1.0
     """Queue from which on all are marked; -1: 0.8 BDP."""
+    ecn_max_share: float = 1.0
+    """Share of packets marked just below that."""
     trimming: bool = True
     """Whether a packet that finds no room is cut to its header; False: it is lost."""
     last_hop_ecn: bool = False
@@ -169,6 +171,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "last_hop_limit_bytes": (0, 2**40),
     "ecn_min_bytes": (-1, 2**40),
     "ecn_max_bytes": (-1, 2**40),
+    "ecn_max_share": (0, 1),
     "host_latency_ns": (0, 1e12),
     "base_rtt_ns": (0, 1e12),
     "remap_delay_ns": (0, 10**13),

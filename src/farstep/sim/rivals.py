@@ -195,8 +195,8 @@ class NdpKnobs(RivalKnobs):
     """And at most."""
     max_paths: int = 256
     """Paths of a connection in each plane, at most; these are distinct."""
-    initial_packets: int = 50
-    """Sent before the receiver has spoken (reference simulator; NDP: a BDP)."""
+    initial_packets: int = 0
+    """Sent before the receiver has spoken; 0: one BDP, as NDP says."""
     pacer_share: float = 1.0
     """Share of its line that a receiver asks for."""
     rto_ns: int = 1_000_000
@@ -244,6 +244,11 @@ class TcpKnobs(RivalKnobs):
     dctcp_g: float = 1 / 16
     """DCTCP: weight of one window in the share of marks."""
 
+    def __post_init__(self) -> None:
+        RivalKnobs.__post_init__(self)
+        if self.initial_packets < 1:
+            raise RivalSettingsError(f"initial_packets = {self.initial_packets}; valid: whole numbers from 1")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoceKnobs(RivalKnobs):
@@ -260,7 +265,7 @@ class RoceKnobs(RivalKnobs):
 
     answer_paths: int = 1
     queue_pairs: int = 1
-    """Queue pairs of a connection, 1 to 16; a message is cut into as many parts."""
+    """Queue pairs of a connection, 1 to 16; a message is cut into as many parts. A hash gives each a plane and a path."""
     pfc: bool = True
     """Whether switches pause who feeds them instead of dropping."""
     xoff_packets: int = 15
@@ -366,7 +371,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "credit_packets": (1, 4_096),
     "ack_bytes": (1, 2**24),
     "ack_packets": (1, 4_096),
-    "initial_packets": (1, 65_536),
+    "initial_packets": (0, 65_536),
     "span_packets": (0, 2**24),
     "duplicate_threshold": (1, 1_000),
     "min_rto_ns": (1, 1e12),
@@ -419,20 +424,22 @@ DCQCN_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "additive_bytes_per_s": 50 * _MB,
         "hyper_bytes_per_s": 100 * _MB,
         "ecn_min_bytes": 400_000.0,
-        "ecn_max_bytes": 6_400_000.0,
+        "ecn_max_bytes": 1_600_000.0,
+        "ecn_max_share": 0.2,
     },
     "simai-400g": {
         "rate_timer_ns": 900_000,
         "additive_bytes_per_s": 50 * _MB,
         "hyper_bytes_per_s": 100 * _MB,
         "ecn_min_bytes": 800_000.0,
-        "ecn_max_bytes": 12_800_000.0,
+        "ecn_max_bytes": 3_200_000.0,
+        "ecn_max_share": 0.2,
     },
 }
 """Settings of published simulations, as changes of the defaults.
 
-SimAI marks with probability 0.2 at 1,600 KB (3,200 KB at 400 Gb/s) and always beyond; a switch here marks evenly more
-up to certainty, so the upper threshold is where its line reaches it.
+SimAI marks a fifth of the packets at the upper depth and all of them beyond it. Its switches have 32 MB, far more than
+these depths, so that marks come before pauses: give `xoff_packets` and the queues such room to see the same.
 """
 
 

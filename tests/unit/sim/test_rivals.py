@@ -12,6 +12,7 @@ from farstep.fabric.errors import ConfigError
 from farstep.sim.faults import LinkAction
 from farstep.sim.packet_knobs import PACKET_TRANSPORTS, engine_changes
 from farstep.sim.reconvergence import reroutes
+from farstep.sim.reproduce.runs import streams
 from farstep.sim.rivals import DCQCN_PRESETS, RIVALS, RivalSettingsError, RoceKnobs, rival_knobs
 from farstep.sim.transports import TRANSPORTS, Switch, Transport
 
@@ -25,6 +26,10 @@ def fabric(**changes):
 def run(transport, workload=None, *, topology=None, **changes):
     workload = workload or sim.permutation(size_bytes=400 * KB)
     return sim.simulate(topology or fabric(), workload, transport=transport, **changes)
+
+
+def one_flow(size_bytes, source=0, target=12):
+    return streams([source], [target], size_bytes)
 
 
 def durations_ns(result):
@@ -61,7 +66,7 @@ class TestKnobs:
 
     def test_a_scenario_names_the_key(self):
         with pytest.raises(ConfigError, match=r"transport\.engine\.initial_packets = 0; valid"):
-            run({"name": "ndp", "engine": {"initial_packets": 0}})
+            run({"name": "tcp", "engine": {"initial_packets": 0}})
         with pytest.raises(ConfigError, match=r'transport\.engine\.preset = "ib".*htsim.*simai-400g'):
             run({"name": "roce", "engine": {"preset": "ib"}})
 
@@ -80,12 +85,13 @@ class TestKnobs:
         transport = Transport(name="roce", engine={"preset": "simai-400g"})
         _, changes, _ = engine_changes(transport, Switch())
         assert changes["rate_timer_ns"] == 900_000
-        assert changes["ecn_min_bytes"] == 800_000
+        marks = ("ecn_min_bytes", "ecn_max_bytes", "ecn_max_share")
+        assert [changes[key] for key in marks] == [800_000, 3_200_000, 0.2]
         # 50 Mb/s and 100 Mb/s.
         assert (changes["additive_bytes_per_s"], changes["hyper_bytes_per_s"]) == (6.25e6, 12.5e6)
         for preset in DCQCN_PRESETS.values():
-            known = {item.name for item in dataclasses.fields(RoceKnobs)} | {"ecn_min_bytes", "ecn_max_bytes"}
-            assert set(preset) <= known
+            known = {item.name for item in dataclasses.fields(RoceKnobs)}
+            assert set(preset) <= known | {"ecn_min_bytes", "ecn_max_bytes", "ecn_max_share"}
 
     def test_switches_follow_the_transport_unless_the_scenario_says_otherwise(self):
         _, changes, _ = engine_changes(Transport(name="tcp"), Switch())
@@ -133,6 +139,64 @@ class TestRuns:
         soon, late = last_us(500.0), last_us(5_000.0)
         assert 500 < soon < 2_500
         assert 5_000 < late < 8_000
+
+    @pytest.mark.parametrize("delay_us", [50_000.0, 2_000_000.0], ids=["bfd", "bgp"])
+    def test_routing_may_take_as_long_as_protocols_do(self, delay_us):
+        cut = {"at_us": 20, "kind": "switch_down", "switch": "t1/p0/1", "silent": False}
+        result = run({"name": "tcp", "reconvergence_us": delay_us, "rto_us": 10_000.0}, faults=[cut])
+        assert result.is_complete
+        # The back-off of a TCP has reached no more than what it waited so far.
+        assert delay_us < float(result.finish_ns.max()) / 1e3 < 2.5 * delay_us
+
+    @pytest.mark.parametrize("failover_ns", [3_000_000, 500_000])
+    def test_adaptive_routing_leaves_a_silent_plane_after_its_failover_time(self, failover_ns):
+        topology = fabric(planes=4)
+        cut = {"at_us": 20, "kind": "link_down", "link": "nic/0-t0/p1/0"}
+        workload = one_flow(4_000 * KB)
+        knobs = {"name": "adaptive-routing", "engine": {"failover_ns": failover_ns, "rto_ns": 200_000}}
+        result = run(knobs, workload, topology=topology, faults=[cut])
+        assert result.is_complete
+        lasted_ns = float(durations_ns(result).max())
+        alone_ns = float(durations_ns(run(knobs, workload, topology=topology)).max())
+        assert failover_ns < lasted_ns < failover_ns + 3 * alone_ns + 600_000
+
+    def test_ndp_sends_a_bandwidth_delay_product_blind(self):
+        one = sim.fabric("leaf-spine", leaves=4, spines=4, nics_per_leaf=4, port_gbps=400.0)
+        workload = one_flow(8_000 * KB)
+        settings = {"name": "ndp", "host_latency_us": 2.0}
+        full, few = (
+            run({**settings, "engine": {"initial_packets": n}}, workload, topology=one) for n in (0, 20)
+        )
+        line_ns = 8_000 * KB * 8 / 400
+        assert float(durations_ns(full).max()) < 1.1 * line_ns
+        assert float(durations_ns(few).max()) > 1.5 * line_ns
+
+    def test_a_hash_takes_queue_pairs_to_planes(self):
+        workload = sim.permutation(size_bytes=200 * KB)
+
+        def planes_used(queue_pairs):
+            knobs = {"name": "roce", "queue_pairs": queue_pairs}
+            result = run(knobs, workload, topology=fabric(planes=4), sample_interval_us=10.0)
+            sent = np.asarray(result.series["plane_bytes"], float).sum(axis=0)
+            return float(sent.min() / sent.max()), float(np.median(durations_ns(result)))
+
+        evenness_of_one, one_ns = planes_used(1)
+        evenness_of_many, many_ns = planes_used(16)
+        assert evenness_of_one < evenness_of_many < 1
+        assert many_ns < one_ns
+
+    def test_marks_reach_the_share_they_are_set_to(self):
+        def marked(share):
+            engine = {"ecn_min_bytes": 0, "ecn_max_bytes": 10_000_000, "ecn_max_share": share, "pfc": False}
+            switch = Switch(queue_bytes=10_000_000, last_hop_queue_bytes=10_000_000)
+            result = run(
+                {"name": "roce", "dcqcn": False, "engine": engine},
+                sim.incast(senders=4, size_bytes=400 * KB),
+                switch=switch,
+            )
+            return result.counters["marked"]
+
+        assert 0.1 < marked(0.2) / marked(1.0) < 0.3
 
 
 class TestReroutes:

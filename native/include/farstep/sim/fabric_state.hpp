@@ -260,7 +260,7 @@ private:
             k.ecn_max = std::max<uint16_t>(packets_of(settings_.ecn_max_bytes >= 0 ? settings_.ecn_max_bytes : 0.8 * bdp, 0),
                                            static_cast<uint16_t>(k.ecn_min + 1));
         }
-        k.ecn_slope = 1.0 / (k.ecn_max - k.ecn_min + (k.ecn_max == k.ecn_min));
+        k.ecn_slope = settings_.ecn_max_share / (k.ecn_max - k.ecn_min + (k.ecn_max == k.ecn_min));
         q.kind = kind_of(k);
         const Tick delay = Tick{k.period} * kTicksPerSlot + clock_.ticks(latency_ns_[p] + h.extra_delay_ns);
         if (delay > UINT32_MAX)

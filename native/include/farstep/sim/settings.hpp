@@ -14,6 +14,7 @@ struct FabricSettings {
     double queue_limit_bytes = 0;       // 0: 1 BDP of a port (1.5 for ports that face a NIC)
     double last_hop_limit_bytes = 0;
     double ecn_min_bytes = -1, ecn_max_bytes = -1;  // < 0: 0.2 and 0.8 BDP of a port
+    double ecn_max_share = 1;           // of packets marked just below the upper depth; beyond it all are
     bool trimming = true;               // else what finds no room is dropped
     bool last_hop_ecn = false;          // MRC: no marks at the port that faces the NIC
     double host_latency_ns = 0;         // in the receiving NIC, for every packet it gets

@@ -243,6 +243,10 @@ def _with_rival(
     own = {item.name for item in fields(rival)}
     knobs = rival.updated({name: value for name, value in engine.items() if name in own})
     changes: dict[str, Any] = {name: engine[name] for name in _MARKS if engine.get(name, -1.0) >= 0}
+    share = engine.get("ecn_max_share", 1.0)
+    if 0.0 < share < 1.0 and len(changes) == len(_MARKS):
+        low, high = (changes[name] for name in _MARKS)
+        changes["ecn_max_bytes"] = low + (high - low) / share  # the same line, on to certainty
     return replace(found, rival=knobs, paths=getattr(knobs, "queue_pairs", 1), **changes)
 
 

@@ -93,6 +93,7 @@ _NSCC: Mapping[str, Any] = {"qa_threshold_ns": 42_068}
 _LIKE: Mapping[str, Mapping[str, Any]] = {
     **{f"uet-{spread}": _NSCC for spread in ("oblivious", "bitmap", "reps", "mixed")},
     "uet-rccc": {"last_hop_ecn": False},
+    "ndp": {"initial_packets": 50},
 }
 """What htsim does differently with a transport."""
 

@@ -18,7 +18,7 @@ struct NdpConfig {
     RivalWire wire;
     RivalPaths paths;                 // NDP enumerates paths: is_hashed = false
     PathChoiceConfig choice{.spread = Spread::Permutation, .ecn_penalty = 0, .nack_penalty = 0};  // num_paths and seed come from `paths`
-    uint32_t initial_packets = 50;    // sent blind
+    uint32_t initial_packets = 0;     // sent blind; 0: one BDP
     uint64_t rto_ns = 1'000'000;
     uint32_t span_packets = 0;        // 0: eight first windows
 };
@@ -27,12 +27,12 @@ class NdpRival {
 public:
     using Config = NdpConfig;
     NdpRival(const NdpConfig& c, Arena* arena)
-        : config_(c), messages_(c.wire.mtu_bytes, c.wire.max_messages, arena), board_(span_packets(c), arena),
+        : config_(resolved(c)), messages_(c.wire.mtu_bytes, c.wire.max_messages, arena), board_(span_packets(c), arena),
           window_(span_packets(c), arena), planes_(c.paths.num_planes), choice_(choice_config(c), c.paths.num_planes, arena) {}
     NdpRival(const NdpRival&) = delete;
     /// Between the oldest packet without an answer and the newest, at most; what a connection takes in memory.
     static uint32_t span_packets(const NdpConfig& c) noexcept {
-        return rival_power_of_two(std::max(c.span_packets ? c.span_packets : 8 * c.initial_packets, 64u));
+        return rival_power_of_two(std::max(c.span_packets ? c.span_packets : 8 * blind_packets(c), 64u));
     }
 
     bool can_post() const noexcept { return messages_.can_post(); }
@@ -160,6 +160,14 @@ public:
     }
 
 private:
+    static uint32_t blind_packets(const NdpConfig& c) noexcept {
+        const double bdp = c.wire.bdp_bytes() / c.wire.full_bytes();
+        return c.initial_packets ? c.initial_packets : static_cast<uint32_t>(std::clamp(bdp + 0.999, 1.0, 65'536.0));
+    }
+    static NdpConfig resolved(NdpConfig c) noexcept {
+        c.initial_packets = blind_packets(c);
+        return c;
+    }
     static PathChoiceConfig choice_config(const NdpConfig& c) noexcept {
         PathChoiceConfig choice = c.choice;
         choice.num_paths = c.paths.per_plane;

@@ -69,6 +69,8 @@ struct RivalPaths {
         const uint64_t place = path % per_plane;
         return is_hashed ? mix(seed ^ mix(path + 1)) : place;
     }
+    /// What a bond's hash of the n-th queue pair comes to, whose remainder is the port it takes.
+    uint64_t bond(uint32_t n) const noexcept { return mix(seed ^ mix(~uint64_t{n})); }
 
 private:
     static constexpr uint64_t mix(uint64_t z) noexcept {

@@ -1,4 +1,5 @@
-// RoCEv2 reliable connections: packets in order or not at all, one path per queue pair, DCQCN.
+// RoCEv2 reliable connections: packets in order or not at all, one path per queue pair, DCQCN. A NIC with several ports is
+// a bond: a hash takes each queue pair to one of them, and to another when that one is down.
 //
 // One object is a bundle of queue pairs between two NICs; a message is cut into as many consecutive parts. Whether the
 // fabric pauses (PFC) or drops is the fabric's affair: this goes back to the packet that was missed in either case.
@@ -79,7 +80,7 @@ public:
             const uint32_t n = (cursor_ + i) % config_.queue_pairs;
             Pair& q = pairs_[n];
             if (!has_work(q) || static_cast<uint64_t>(q.free_ns) > now) continue;
-            const uint32_t plane = planes_.bound(n);
+            const uint32_t plane = planes_.bound(config_.paths.bond(n));
             if (plane == PlaneTurn::kNone || !(free_planes >> plane & 1)) continue;
             cursor_ = (n + 1) % config_.queue_pairs;
             send(now, q, out);
