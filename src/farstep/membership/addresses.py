@@ -1,0 +1,87 @@
+"""Where coordinators may be: a list of URLs, or a file of them that is read again at every attempt."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["MEMBER_PATH", "AddressBook", "AddressError", "member_url"]
+
+MEMBER_PATH = "/v1/member"
+"""Path of the websocket for members."""
+
+DEFAULT_PORT = 7077
+
+FILE_BYTES_MAX = 64 << 10
+
+
+class AddressError(ValueError):
+    """This is no address of a coordinator; the message says what would be valid."""
+
+
+def member_url(address: str) -> str:
+    """Completes `host`, `host:port`, `http(s)://…` or `ws(s)://…` to the URL of the members' websocket.
+
+    Raises:
+        AddressError: it is none of these.
+    """
+    text = address if "://" in address else f"ws://{address}"
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise AddressError(f"coordinator {address!r}: {error}") from None
+    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
+    if scheme is None or not parts.hostname or parts.path not in ("", "/", MEMBER_PATH):
+        raise AddressError(
+            f"coordinator {address!r} is no address; valid: host:port, ws://host:port, wss://host:port, file:/path"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{port}{MEMBER_PATH}"
+
+
+class AddressBook:
+    """All places where a coordinator may be.
+
+    Args:
+        coordinators: addresses, or `file:/path` with one address a line (`#` begins a comment). A single
+            string may hold several, parted by commas.
+
+    Raises:
+        AddressError: one of them is no address, or there is none.
+    """
+
+    def __init__(self, coordinators: Sequence[str] | str) -> None:
+        entries = coordinators.split(",") if isinstance(coordinators, str) else list(coordinators)
+        self._entries = [entry.strip() for entry in entries if entry.strip()]
+        if not self._entries:
+            raise AddressError("no coordinator is named; valid: host:port, wss://host:port, file:/path")
+        for entry in self._entries:
+            if not entry.startswith("file:"):
+                member_url(entry)
+
+    def __str__(self) -> str:
+        return ", ".join(self._entries)
+
+    def urls(self) -> list[str]:
+        """Returns the URLs to try, in order; files that cannot be read now contribute none."""
+        urls: list[str] = []
+        for entry in self._entries:
+            if not entry.startswith("file:"):
+                urls.append(member_url(entry))
+                continue
+            path = Path(entry.removeprefix("file://") if entry.startswith("file://") else entry[5:])
+            try:
+                with path.open(encoding="utf-8") as file:
+                    lines = file.read(FILE_BYTES_MAX).splitlines()
+            except (OSError, UnicodeDecodeError):
+                continue
+            for line in lines:
+                address = line.partition("#")[0].strip()
+                if address:
+                    try:
+                        urls.append(member_url(address))
+                    except AddressError:
+                        continue  # half written; it is read again
+        return list(dict.fromkeys(urls))

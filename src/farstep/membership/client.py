@@ -1,0 +1,318 @@
+"""A member's line to whichever coordinator is there.
+
+One thread with one event loop carries all messages. It does little per message and holds no lock while it
+waits, so that computing threads delay a heartbeat by a few switches of the interpreter at most. A coordinator
+that dies is not an event for training: the thread looks for the next one and says hello again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from farstep.membership import messages as wire
+from farstep.membership.addresses import AddressBook
+from farstep.membership.desk import Desk
+from farstep.membership.records import MemberInfo, Wants
+from farstep.membership.tls import COORDINATOR_NAME, TlsFiles
+
+__all__ = ["MembershipClient"]
+
+OPEN_TIMEOUT_S = 2.0
+"""One attempt to connect: four round trips of a very long path, and a server that is busy."""
+
+STAGGER_S = 0.25
+"""If an attempt has not succeeded after so long, the next address is tried alongside."""
+
+ATTEMPTS_MAX = 4
+"""Most attempts under way at once."""
+
+CLOSE_TIMEOUT_S = 0.5
+"""How long a farewell may take."""
+
+REFUSED_WAIT_S = 0.5
+"""After a refusal the next attempt waits so long: what was refused may soon be accepted elsewhere, or later."""
+
+LONELY_S = (0.2, 0.4)
+"""With a coordinator that sees too few voters a member stays a random time between these before it tries
+another address; short against the time a coordinator gives voters to come (`return_s`)."""
+
+_log = logging.getLogger("farstep.membership")
+
+
+class MembershipClient(Desk):
+    """Membership over the network.
+
+    Args:
+        coordinators: where coordinators may be: `host:port`, `wss://host:port`, or `file:/path` with one
+            address a line, read again at every attempt.
+        info: who this is (:meth:`MemberInfo.create`).
+        run: name of the run.
+        tls: certificates; without them only `ws://` addresses can be used.
+        wants: `seat`, `spare`, or `observer` for launchers and agents that only certify deaths.
+
+    Raises:
+        AddressError: an address is none.
+    """
+
+    def __init__(
+        self,
+        coordinators: Sequence[str] | str,
+        info: MemberInfo,
+        *,
+        run: str = "run",
+        tls: TlsFiles | None = None,
+        wants: Wants = "seat",
+    ) -> None:
+        super().__init__(info, run, wants)
+        self._book = AddressBook(coordinators)
+        self._context = tls.client_context() if tls is not None else None
+        self._loop = asyncio.new_event_loop()
+        self._wanted = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self._sending = asyncio.Lock()
+        self._last_error = ""
+        self._last_heard_ns = 0
+        self._next_address = 0
+        self._is_leaving = False
+        self._draw = random.Random()
+        _clients.add(self)
+        self._thread = threading.Thread(target=self._run, name="farstep-membership", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Says farewell and ends the thread; what was said before still arrives if a coordinator is there."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify_all()
+        self._is_leaving = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2 * CLOSE_TIMEOUT_S + 1.0)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._wanted.set)
+
+    def _line_state(self) -> str:
+        cause = f": {self._last_error}" if self._last_error else ""
+        return f"no coordinator answers at {self._book}{cause}"
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+            _clients.discard(self)
+
+    async def _live(self) -> None:
+        while not self._is_leaving:
+            connection = await self._dial()
+            if connection is None:
+                continue
+            code, refused = wire.CLOSE_MOVED, False
+            try:
+                refused = await self._talk(connection)
+            except (ConnectionClosed, OSError) as error:
+                self._last_error = _describe(error)
+            finally:
+                self._socket = None
+                with self._changed:
+                    self._core.disconnected()
+                if self._is_closed:
+                    code = wire.CLOSE_GONE
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(connection.close(code), CLOSE_TIMEOUT_S)
+            if refused:
+                self._next_address += 1
+                await self._pause(REFUSED_WAIT_S)
+
+    async def _dial(self) -> ClientConnection | None:
+        """Tries addresses in turn until one answers; returns None if this membership is being closed."""
+        attempts: set[asyncio.Task[ClientConnection]] = set()
+        try:
+            while not self._is_leaving:
+                urls = self._book.urls()
+                if not urls:
+                    self._last_error = "the file names no address"
+                elif len(attempts) < ATTEMPTS_MAX:
+                    url = urls[self._next_address % len(urls)]
+                    self._next_address += 1
+                    attempts.add(asyncio.create_task(self._open(url)))
+                is_pending = bool(attempts)
+                timeout_s = STAGGER_S if is_pending else self._core.heartbeat_s
+                done, attempts = await self._wait_any(attempts, timeout_s)
+                for task in done:
+                    if task.exception() is None:
+                        self._next_address -= 1  # come back here first
+                        return task.result()
+                    self._last_error = _describe(task.exception())
+                if done:
+                    await self._pause(self._core.heartbeat_s)
+            return None
+        finally:
+            for task in attempts:
+                task.cancel()
+            for result in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(result, ClientConnection):
+                    result.transport.abort()
+
+    async def _wait_any(
+        self, attempts: set[asyncio.Task[ClientConnection]], timeout_s: float
+    ) -> tuple[set[asyncio.Task[ClientConnection]], set[asyncio.Task[ClientConnection]]]:
+        if not attempts:
+            await self._pause(timeout_s)
+            return set(), set()
+        return await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _open(self, url: str) -> ClientConnection:
+        secure = url.startswith("wss:")
+        if secure and self._context is None:
+            raise ssl.SSLError(f"{url} needs certificates")
+        return await connect(
+            url,
+            ssl=self._context if secure else None,
+            server_hostname=COORDINATOR_NAME if secure else None,
+            compression=None,
+            ping_interval=None,
+            proxy=None,
+            open_timeout=OPEN_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            max_size=wire.MESSAGE_BYTES_MAX,
+        )
+
+    async def _talk(self, connection: ClientConnection) -> bool:
+        """Carries messages until the line ends; returns whether the coordinator refused this member."""
+        self._socket = connection
+        with self._changed:
+            hello = self._core.hello()
+        await connection.send(wire.encode(hello))
+        self._last_heard_ns = time.monotonic_ns()
+        reader = asyncio.create_task(self._read(connection))
+        try:
+            await self._beat(connection, reader)
+        finally:
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed, OSError):
+                await reader
+        error = reader.exception() if reader.done() and not reader.cancelled() else None
+        if isinstance(error, ConnectionClosed):
+            self._last_error = _describe(error)
+            return error.rcvd is not None and error.rcvd.code == wire.CLOSE_REFUSED
+        return False
+
+    async def _read(self, connection: ClientConnection) -> None:
+        async for text in connection:
+            now_ns = time.monotonic_ns()
+            self._last_heard_ns = now_ns
+            try:
+                message = wire.decode_from_coordinator(text)
+            except wire.MessageError as error:
+                _log.warning("%s: the coordinator said something else: %s", self.member.name, error)
+                continue
+            self._receive(message, now_ns)
+            await self._flush(connection)
+
+    async def _beat(self, connection: ClientConnection, reader: asyncio.Task[None]) -> None:
+        """Sends heartbeats and whatever is to be said, until the line ends or is given up."""
+        next_ns = last_ns = time.monotonic_ns()
+        lonely_until_ns = 0
+        while not reader.done() and not self._is_leaving:
+            now_ns = time.monotonic_ns()
+            interval_ns = round(self._core.heartbeat_s * 1e9)
+            if now_ns - last_ns > 3 * interval_ns:
+                self._last_heard_ns += now_ns - last_ns  # this process was stopped, not the coordinator
+            last_ns = now_ns
+            if now_ns >= next_ns:
+                next_ns = max(next_ns + interval_ns, now_ns + interval_ns // 2)
+                if self._core.is_welcome:
+                    with self._changed:
+                        heartbeat = self._core.heartbeat(now_ns)
+                    await connection.send(wire.encode(heartbeat))
+            await self._flush(connection)
+            if now_ns - self._last_heard_ns > self._core.silence_s * 1e9:
+                self._last_error = f"the coordinator was silent for {self._core.silence_s:g} s"
+                self._next_address += 1
+                return
+            if not self._core.is_lonely:
+                lonely_until_ns = 0
+            elif not lonely_until_ns:
+                lonely_until_ns = now_ns + round(self._draw.uniform(*LONELY_S) * 1e9)
+            elif now_ns >= lonely_until_ns and len(self._book.urls()) > 1:
+                self._last_error = "the coordinator saw too few voters"
+                self._next_address += 1
+                return
+            await self._pause((next_ns - time.monotonic_ns()) / 1e9, reader)
+        await self._flush(connection)
+
+    async def _flush(self, connection: ClientConnection) -> None:
+        async with self._sending:
+            with self._changed:
+                outbox, self._core.outbox = self._core.outbox, []
+            for message in outbox:
+                await connection.send(wire.encode(message))
+
+    async def _pause(self, timeout_s: float, *also: asyncio.Task[None]) -> None:
+        """Waits until there is something to do, at most so long."""
+        wanted = asyncio.create_task(self._wanted.wait())
+        try:
+            await asyncio.wait(
+                (wanted, *also), timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            wanted.cancel()
+            self._wanted.clear()
+
+    def _drop_inherited(self) -> None:
+        """Lets go of the socket in a forked child: it would outlive the member and hide its death."""
+        connection = self._socket
+        if connection is None:
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, connection.transport.get_extra_info("socket").fileno())
+            os.close(null)
+
+
+_clients: weakref.WeakSet[MembershipClient] = weakref.WeakSet()
+
+
+def _drop_all_inherited() -> None:
+    for client in list(_clients):
+        client._drop_inherited()
+
+
+os.register_at_fork(after_in_child=_drop_all_inherited)
+
+
+def _describe(error: BaseException | None) -> str:
+    match error:
+        case ConnectionClosed(rcvd=rcvd) if rcvd is not None:
+            return f"it closed the line ({rcvd.code} {rcvd.reason})".replace(" )", ")")
+        case ConnectionClosed():
+            return "the line broke"
+        case TimeoutError():
+            return f"no answer within {OPEN_TIMEOUT_S:g} s"
+        case InvalidHandshake() | InvalidURI():
+            return f"something else answers there: {error}"
+        case None:
+            return ""
+        case _:
+            return str(error) or type(error).__name__
