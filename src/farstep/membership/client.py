@@ -136,7 +136,7 @@ class MembershipClient(Desk):
                 self._socket = None
                 with self._changed:
                     self._core.disconnected()
-                if self._is_closed:
+                if self._is_closed or self._is_reborn:
                     code = wire.CLOSE_GONE
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(connection.close(code), CLOSE_TIMEOUT_S)
@@ -202,6 +202,7 @@ class MembershipClient(Desk):
         """Carries messages until the line ends; returns whether the coordinator refused this member."""
         self._socket = connection
         with self._changed:
+            self._is_reborn = False
             hello = self._core.hello()
         await connection.send(wire.encode(hello))
         self._last_heard_ns = time.monotonic_ns()
@@ -234,7 +235,7 @@ class MembershipClient(Desk):
         """Sends heartbeats and whatever is to be said, until the line ends or is given up."""
         next_ns = last_ns = time.monotonic_ns()
         lonely_until_ns = 0
-        while not reader.done() and not self._is_leaving:
+        while not reader.done() and not self._is_leaving and not self._is_reborn:
             now_ns = time.monotonic_ns()
             interval_ns = round(self._core.heartbeat_s * 1e9)
             if now_ns - last_ns > 3 * interval_ns:

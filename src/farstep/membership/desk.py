@@ -98,6 +98,7 @@ class Desk:
         self._fatal: str | None = None
         self._last_urgent = 0
         self._is_closed = False
+        self._is_reborn = False
 
     # ---- the transport's part ----
 
@@ -328,6 +329,29 @@ class Desk:
             self._core.leave(reason, finished=finished, step=step)
             self._wake()
 
+    def rejoin(self, wants: Wants | None = None) -> None:
+        """Comes back as a new incarnation of the same replica group, after an eviction.
+
+        `member` changes; callbacks and values of stores stay. Like every newcomer it is part of a generation
+        again only after :meth:`announce_ready`.
+
+        Args:
+            wants: what it comes back for; None: the same as before.
+
+        Raises:
+            MembershipClosed: this membership was closed.
+        """
+        with self._changed:
+            if self._is_closed:
+                raise MembershipClosed(f"{self.member.name}: this membership was closed")
+            self.member = self.member.reborn()
+            self._core = MemberCore(self.member, self._core.run, wants or self._core.wants)
+            self._drain_reason = None
+            self._fatal = None
+            self._is_reborn = True
+            self._changed.notify_all()
+            self._wake()
+
     def close(self) -> None:
         """Ends this membership for good."""
         raise NotImplementedError
@@ -346,6 +370,8 @@ class Desk:
         """Takes a message of the coordinator; called by the transport without the lock."""
         calls: list[Callable[[], None]] = []
         with self._changed:
+            if self._is_reborn:
+                return  # it was for the incarnation before
             self._core.on_message(message, now_ns)
             notices, self._core.notices = self._core.notices, []
             for notice in notices:

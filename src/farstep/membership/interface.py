@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from farstep.membership.records import Generation, MemberInfo
+from farstep.membership.records import Generation, MemberInfo, Wants
 
 __all__ = ["Membership", "MembershipStore"]
 
@@ -82,6 +82,9 @@ class Membership(Protocol):
 
     def leave(self, reason: str, *, finished: bool = False) -> None:
         """Asks for a generation without this member, or says that the run has reached its end."""
+
+    def rejoin(self, wants: Wants | None = None) -> None:
+        """Comes back as a new incarnation after an eviction; `member` changes."""
 
     def close(self) -> None:
         """Ends this membership for good."""

@@ -24,6 +24,7 @@ from farstep.membership.effects import AskKernel, Hangup, Note, Send
 from farstep.membership.proposer import Proposer
 from farstep.membership.records import MemberInfo, MembershipConfig, Record, Wants
 from farstep.membership.roster import Absence
+from farstep.membership.succession import TICK_NS
 
 __all__ = ["LocalHub", "LocalMembership"]
 
@@ -40,6 +41,11 @@ class LocalMembership(Desk):
 
     def _line_state(self) -> str:
         return "the coordinator is down"
+
+    def rejoin(self, wants: Wants | None = None) -> None:
+        """Comes back as a new incarnation of the same replica group, after an eviction."""
+        super().rejoin(wants)
+        self._hub.reconnect(self)
 
     def close(self) -> None:
         """Ends this membership for good; the run goes on without it."""
@@ -72,13 +78,13 @@ class LocalHub:
         """Kind and fields of the latest events."""
         self._on_event = on_event
         self._uses_json = uses_json
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._poked = threading.Event()  # apart from the lock: members poke while they hold theirs
         self._proposer: Proposer | None = Proposer(self.config, time.monotonic_ns())
         self._links: dict[int, LocalMembership] = {}
         self._members: list[LocalMembership] = []
         self._stopped: set[LocalMembership] = set()
         self._next_link = 1
-        self._is_poked = False
         self._is_closing = False
         self._inbox: deque[Callable[[Proposer], None]] = deque()
         self._thread = threading.Thread(target=self._run, name="farstep-local-hub", daemon=True)
@@ -91,7 +97,7 @@ class LocalHub:
         info = MemberInfo.create(name, site=site, num_ranks=num_ranks, labels=labels)
         # All live in one process: the kernel cannot tell them apart.
         membership = LocalMembership(self, info.model_copy(update={"process": ""}), self.config.run, wants)
-        with self._condition:
+        with self._lock:
             self._members.append(membership)
         self.poke()
         return membership
@@ -107,18 +113,18 @@ class LocalHub:
 
     def stop(self, membership: LocalMembership) -> None:
         """Makes a member hang: its connection stays, nothing goes in or out."""
-        with self._condition:
+        with self._lock:
             self._stopped.add(membership)
 
     def resume(self, membership: LocalMembership) -> None:
         """Lets a hung member go on."""
-        with self._condition:
+        with self._lock:
             self._stopped.discard(membership)
         self.poke()
 
     def kill_coordinator(self) -> None:
         """Makes the coordinator vanish, with everything it knew."""
-        with self._condition:
+        with self._lock:
             self._proposer = None
             self._inbox.clear()
             for membership in self._links.values():
@@ -128,13 +134,13 @@ class LocalHub:
 
     def start_coordinator(self) -> None:
         """Starts a coordinator that knows nothing; the members find it."""
-        with self._condition:
+        with self._lock:
             self._proposer = Proposer(self.config, time.monotonic_ns())
         self.poke()
 
     def command(self, run: Callable[[Proposer, int], Any]) -> Any:
         """Runs an operator's command, such as ``lambda proposer, now_ns: proposer.drain("a-0", "", now_ns)``."""
-        with self._condition:
+        with self._lock:
             assert self._proposer is not None, "the coordinator is down"
             result = run(self._proposer, time.monotonic_ns())
         self.poke()
@@ -142,13 +148,11 @@ class LocalHub:
 
     def poke(self) -> None:
         """Has the hub look at once."""
-        with self._condition:
-            self._is_poked = True
-            self._condition.notify_all()
+        self._poked.set()
 
     def detach(self, membership: LocalMembership, absence: Absence, *, is_certified: bool = False) -> None:
         """Ends a member's line."""
-        with self._condition:
+        with self._lock:
             if membership in self._members:
                 self._members.remove(membership)
             link = next((link for link, other in self._links.items() if other is membership), None)
@@ -162,11 +166,17 @@ class LocalHub:
                 )
         self.poke()
 
+    def reconnect(self, membership: LocalMembership) -> None:
+        """Ends a member's line and gives it a new one."""
+        self.detach(membership, Absence.LEFT)
+        with self._lock:
+            self._members.append(membership)
+        self.poke()
+
     def close(self) -> None:
         """Ends the hub; members are left as without a coordinator."""
-        with self._condition:
-            self._is_closing = True
-            self._condition.notify_all()
+        self._is_closing = True
+        self._poked.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
 
@@ -183,13 +193,12 @@ class LocalHub:
     def _run(self) -> None:
         next_heartbeat_ns = 0
         while True:
-            with self._condition:
-                if not self._is_poked and not self._is_closing:
-                    wait_ns = self._proposer.wait_ns() if self._proposer else 20_000_000
-                    self._condition.wait(wait_ns / 1e9)
-                self._is_poked = False
-                if self._is_closing:
-                    return
+            with self._lock:
+                wait_ns = self._proposer.wait_ns() if self._proposer else TICK_NS
+            self._poked.wait(wait_ns / 1e9)
+            self._poked.clear()
+            if self._is_closing:
+                return
             now_ns = time.monotonic_ns()
             has_beat = now_ns >= next_heartbeat_ns
             if has_beat:
@@ -199,7 +208,7 @@ class LocalHub:
             self._downwards(time.monotonic_ns())
 
     def _connect(self) -> None:
-        with self._condition:
+        with self._lock:
             if self._proposer is None:
                 return
             linked = set(self._links.values())
@@ -209,12 +218,13 @@ class LocalHub:
                     self._next_link += 1
                     self._links[link] = membership
                     with membership._changed:
+                        membership._is_reborn = False
                         hello = membership._core.hello()
                     self._proposer.on_message(link, self._coded(hello), time.monotonic_ns())
 
     def _upwards(self, has_beat: bool, now_ns: int) -> None:
         """Takes what members say to the coordinator."""
-        with self._condition:
+        with self._lock:
             proposer = self._proposer
             if proposer is None:
                 return
@@ -236,7 +246,7 @@ class LocalHub:
 
     def _downwards(self, now_ns: int) -> None:
         """Carries out what the coordinator wants, without the hub's lock where callbacks may run."""
-        with self._condition:
+        with self._lock:
             effects = self._proposer.take_effects() if self._proposer else []
         for effect in effects:
             match effect:
@@ -245,7 +255,7 @@ class LocalHub:
                     if membership is not None and not self._hold(link, membership, message):
                         membership._receive(self._decoded(message), now_ns)
                 case Hangup(link, code, _):
-                    with self._condition:
+                    with self._lock:
                         membership = self._links.pop(link, None)
                         if (
                             membership is not None
@@ -268,7 +278,7 @@ class LocalHub:
 
     def _hold(self, link: int, membership: LocalMembership, message: Record) -> bool:
         """Keeps back what a hung member cannot read now."""
-        with self._condition:
+        with self._lock:
             if membership not in self._stopped:
                 return False
             self._inbox.append(lambda proposer: proposer._effects.append(Send(link, message)))
