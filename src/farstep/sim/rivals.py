@@ -265,7 +265,7 @@ class RoceKnobs(RivalKnobs):
 
     answer_paths: int = 1
     queue_pairs: int = 1
-    """Queue pairs of a connection, 1 to 16; a message is cut into as many parts. A hash gives each a plane and a path."""
+    """Queue pairs of a connection, 1 to 16; a message is cut into as many parts, each hashed to a plane and a path."""
     pfc: bool = True
     """Whether switches pause who feeds them instead of dropping."""
     xoff_packets: int = 15

@@ -19,6 +19,7 @@
 #include "farstep/sim/hot_lines.hpp"
 #include "farstep/sim/mrc_config.hpp"
 #include "farstep/sim/mrc_control.hpp"
+#include "farstep/sim/mrc_ways.hpp"
 #include "farstep/sim/network.hpp"
 #include "farstep/sim/shared_windows.hpp"
 #include "farstep/sim/transport.hpp"
@@ -46,7 +47,7 @@ public:
         data_.payload = &region_byte_;
     }
     ~MrcTransport() {
-        for (uint32_t c = 0; c < rows_.size(); ++c) destroy(c);
+        for (Row& r : rows_) destroy(r);
     }
     MrcTransport(const MrcTransport&) = delete;
 
@@ -66,7 +67,7 @@ public:
     }
     void close(uint32_t c) {
         collect_events(c);
-        destroy(c);
+        destroy(rows_[c]);
     }
     bool can_post(uint32_t c) const noexcept { return !rows_[c].source->connection.sender().queue().is_full(); }
     template <class Host>
@@ -337,13 +338,14 @@ private:
         const uint64_t before = k.completed_messages();
         k.complete_messages([](uint32_t) {});
         const uint64_t completed = k.completed_messages() - before;
+        const uint32_t first = net_->fabric().first_nic_port(r.source_nic);
         while (k.has_control(now)) {
             wire::Packet& p = control_;
             EvIndex ev = kNoEv;
             p.bth = {};
             if (!k.poll_control(now, p, ev)) break;
             Control out = mrc::make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
-            net_->send_control(forward_way(r, ev), host.now(), out);
+            net_->send_control(way_of_data(*net_, r.source->routes[ev], first + k.paths().plane(ev)), host.now(), out);
         }
         if (r.source->has_siblings) windows_.wake(*r.source, host);
         if (!k.is_open()) {
@@ -354,26 +356,6 @@ private:
         rearm(host, 2 * c, k);
         for (uint64_t n = completed; n; --n) host.on_completed(c);  // the last one may close the connection
     }
-    // The data's own path, for a small packet.
-    ControlPath forward_way(const Row& r, EvIndex ev) {
-        const FabricState& f = net_->fabric();
-        ControlPath w;
-        w.route = r.source->routes[ev];
-        w.nic_port = f.first_nic_port(r.source_nic) + r.source->connection.paths().plane(ev);
-        uint64_t route = w.route;
-        uint32_t p = f.nic_port(w.nic_port).port;
-        Tick delay = f.control_ticks(p, f.settings().control_bytes);
-        w.hops = 1;
-        while (!(f.port(p).target & kNicTarget)) {
-            p = net_->router().step(route, f.port(p).target);
-            delay += f.control_ticks(p, f.settings().control_bytes);
-            ++w.hops;
-        }
-        w.last_port = p;
-        w.delay = static_cast<uint32_t>(delay);
-        return w;
-    }
-
     // ---- what reaches the target ---------------------------------------------------------------------------------------
 
     template <class Host>
@@ -554,36 +536,15 @@ private:
         if (n.rate_bytes_per_s <= 0)
             n.rate_bytes_per_s = configs_.nic_gbps(r.source_nic) * 1e9 / 8 * nominal / f.full_bytes();
         if (n.base_rtt_ns == 0) n.base_rtt_ns = static_cast<uint64_t>(f.settings().base_rtt_ns);
-        if (n.base_rtt_ns == 0) n.base_rtt_ns = own_rtt_ns(r);
+        if (n.base_rtt_ns == 0) n.base_rtt_ns = longest_rtt_ns(*net_, r.target->ways.get(), r.target->num_ways);
         return n;
     }
-    // Out with a full packet, back with an answer, nobody else on the way.
-    uint64_t own_rtt_ns(const Row& r) {
-        if (r.target->num_ways == 0) return 1;
-        const FabricState& f = net_->fabric();
-        Tick longest = 0;
-        for (uint32_t i = 0; i < r.target->num_ways; ++i) {
-            const ControlPath& w = r.target->ways[i];
-            Tick there = 0;
-            uint64_t route = w.route;
-            uint32_t p = f.nic_port(w.nic_port).port;
-            for (;;) {
-                there += f.port(f.reverse(p)).delay;
-                if (f.port(p).target & kNicTarget) break;
-                p = net_->router().step(route, f.port(p).target);
-            }
-            longest = std::max(longest, there + w.delay);
-        }
-        return f.clock().ns(longest);
-    }
-
     void collect_events(uint32_t c) {
         EvEvent e;
         while (rows_[c].source->connection.paths().poll_event(e))
             events_.push_back({e.now_ns, c, e.ev, e.plane, static_cast<uint8_t>(e.state)});
     }
-    void destroy(uint32_t c) {
-        Row& r = rows_[c];
+    void destroy(Row& r) {
         if (!r.source) return;
         for (uint32_t i = 0; i < r.source->num_ways; ++i) net_->router().release(r.source->routes[i]);
         for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
