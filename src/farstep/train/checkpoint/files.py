@@ -60,6 +60,8 @@ class OutputFile(io.RawIOBase):
         path: does not exist yet.
     """
 
+    _descriptor = -1
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
@@ -110,13 +112,15 @@ class OutputFile(io.RawIOBase):
 
     def close(self) -> None:
         """Waits until all bytes are safe, and closes the file. Calling it again does nothing."""
-        if self.closed:
+        if self._descriptor < 0:
             return
         try:
             self.sync()
+        finally:  # whatever happened: the number of the descriptor may soon be another file's
+            descriptor, self._descriptor = self._descriptor, -1
+            self._gathered = bytearray()
+            os.close(descriptor)
             super().close()
-        finally:
-            os.close(self._descriptor)
 
 
 def hash_of_file(path: Path) -> tuple[int, str]:

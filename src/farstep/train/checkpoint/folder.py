@@ -96,7 +96,7 @@ class CheckpointFolder:
     """The checkpoints of one run.
 
     Args:
-        path: of the folder; made when the first checkpoint is.
+        path: of the folder; made with the first checkpoint.
         files: what changes the disk.
     """
 
@@ -157,6 +157,18 @@ class CheckpointFolder:
 
     # -- making ---------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Makes the folder, so that it survives a loss of power.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        if missing:
+            self._files.make_folder(self.path)
+            for path in missing:
+                self._files.sync_folder(path.parent)
+
     def work_path(self) -> Path:
         """Returns the name of a folder to write a checkpoint into; nothing is made yet."""
         return self.path / _work_name("writing")
@@ -206,9 +218,11 @@ class CheckpointFolder:
         whole, broken = self.survey()
         trusted = [info for info in whole if _order(info.path) <= _order(newest.path)]
         surplus = retention.surplus(trusted)
-        for path in [info.path for info in surplus] + [
-            one.path for one in broken if surplus and _order(one.path) < _order(surplus[0].path)
-        ]:
+        doomed = [info.path for info in surplus]
+        if len(trusted) >= retention.keep_last:  # whoever looks at a broken one has had time
+            oldest = _order(trusted[retention.keep_last - 1].path)
+            doomed += [one.path for one in broken if _order(one.path) < oldest]
+        for path in doomed:
             self.remove(path)
         return surplus
 

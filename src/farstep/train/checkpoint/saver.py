@@ -203,9 +203,18 @@ class Saver:
     def _work_path(self, job: _Job) -> Path:
         path = self._folder.work_path()
         if job.groups is None:
+            self._folder.prepare()
             return path
-        agreed: list[Any] = [str(path)]
+        cause = None
+        if dist.get_rank(job.groups.background) == 0:
+            try:
+                self._folder.prepare()
+            except OSError as error:
+                cause = str(error)
+        agreed: list[Any] = [str(path), cause]
         dist.broadcast_object_list(agreed, group=job.groups.background, group_src=0)
+        if agreed[1] is not None:
+            raise CheckpointError(agreed[1])
         return Path(agreed[0])
 
     def _write(self, job: _Job, work: Path) -> CheckpointInfo | None:
