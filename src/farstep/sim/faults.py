@@ -17,6 +17,7 @@ from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript
 from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
 from farstep.fabric.topology.link_faults import target_links
+from farstep.sim.expected import expect, expect_list
 from farstep.sim.link_actions import LinkAction
 from farstep.sim.tasks import TIME_NS_MAX
 
@@ -59,7 +60,10 @@ def parse_faults(
     Raises:
         ConfigError: with one line per mistake, each starting with `source`.
     """
-    written = [entry.table if isinstance(entry, ScriptedFault) else dict(entry) for entry in tables]
+    listed = expect_list(source, tables, 'tables, such as {"kind": "link_down", "link": ..., "at_us": 20}')
+    for index, entry in enumerate(listed):
+        expect(f"{source}[{index}]", entry, (ScriptedFault, Mapping), "a table of a fault script")
+    written = [entry.table if isinstance(entry, ScriptedFault) else dict(entry) for entry in listed]
     draws = [{key: table[key] for key in _DRAWS if key in table} for table in written]
     plain = [_in_seconds(table, f"{source}: faults[{index}]") for index, table in enumerate(written)]
     script = FaultScript.parse({"faults": plain}, source=source)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from farstep.sim.expected import expect_path
 from farstep.sim.extras import extra
 from farstep.sim.tasks import TaskTable
 
@@ -469,10 +470,11 @@ class SimResult:
         """Reads what `to_json` or `to_parquet` wrote.
 
         Raises:
-            ValueError: there is no result at that path, or one of another version.
+            ConfigError: there is no result at that path, or one of another version.
         """
         from farstep.sim.storage import read
 
+        expect_path("path", path)
         return read(Path(path))
 
 

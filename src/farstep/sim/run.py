@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
 from farstep import __version__
 from farstep.fabric.errors import ConfigError, names
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import build_topology
 from farstep.sim.engines import ENGINES
+from farstep.sim.expected import expect, expect_list
 from farstep.sim.faults import LinkAction, ScriptedFault, link_actions, parse_faults
+from farstep.sim.refusals import plain_validation_error
 from farstep.sim.result import SimResult
 from farstep.sim.scenario import Run, Scenario, place_jobs
 from farstep.sim.tasks import TaskTable, WorkloadError, concatenate
-from farstep.sim.transports import Level, Switch, Transport
-from farstep.sim.workloads.tables import Workload
+from farstep.sim.transports import TRANSPORTS, Level, Switch, Transport
+from farstep.sim.workloads.tables import JOBS, Workload
 
 __all__ = ["Prepared", "Progress", "SimulationStalled", "compare", "fabric", "run_scenario", "simulate"]
 
@@ -136,20 +139,24 @@ def simulate(
         >>> result.is_complete
         True
     """
+    if on_progress is not None and not callable(on_progress):
+        raise ConfigError(f"on_progress = {on_progress!r}: must be a function of a Progress")
     if isinstance(topology, Scenario):
         return run_scenario(topology, on_progress=on_progress)
+    expect("topology", topology, Topology, "a network, as sim.fabric() builds it, or a Scenario")
     if workload is None:
         raise ConfigError("workload: what is to be simulated is missing, such as sim.permutation()")
     settings = _table(Run, {"seed": seed, "level": level, **run}, "run")
     script = parse_faults(faults)
+    if isinstance(transport, str):
+        transport = {"name": transport}
+    expect("transport", transport, (Transport, Mapping), f"a name or a table; names: {names(TRANSPORTS)}")
     prepared = Prepared(
         topology=topology,
         tasks=_tasks(workload, topology, settings),
         actions=link_actions(script, topology, seed=seed, until_ns=settings.until_ns),
-        transport=_table(
-            Transport, {"name": transport} if isinstance(transport, str) else transport, "transport"
-        ),
-        switch=_table(Switch, switch or {}, "switch"),
+        transport=_table(Transport, transport, "transport"),
+        switch=_table(Switch, {} if switch is None else switch, "switch"),
         run=settings,
         workloads=_kinds(workload),
         on_progress=on_progress,
@@ -163,10 +170,6 @@ def _table(model: Any, given: Any, name: str) -> Any:
     Raises:
         ConfigError: one line naming key, value and what is valid.
     """
-    from pydantic import ValidationError
-
-    from farstep.sim.scenario import plain_validation_error
-
     if isinstance(given, model):
         return given
     try:
@@ -180,7 +183,16 @@ def _tasks(workload: Any, topology: Topology, run: Run) -> TaskTable:
         if isinstance(workload, TaskTable):
             return workload.validate(topology.num_nics)
         jobs = tuple(workload) if isinstance(workload, list | tuple) else (workload,)
-        placed = place_jobs(jobs, topology, run.seed, Path(), source="workload")
+        for job in jobs:
+            expect(
+                "workload",
+                job,
+                JOBS,
+                "a job, such as sim.permutation(), or several in a list, or a TaskTable",
+            )
+        if not jobs:
+            raise ConfigError("workload = []: there is no job in it")
+        placed = place_jobs(jobs, topology, run.seed, Path(), source="")
         tables = [
             job.tasks(nics, seed=run.seed + 1_000_003 * index, repeat=run.repeat)
             for index, (job, nics) in enumerate(zip(jobs, placed, strict=True))
@@ -241,8 +253,15 @@ def compare(
         ConfigError: there is no such transport.
         SimulationStalled: a transport gets stuck and `on_stall` is not given.
     """
+    expect("scenario", scenario, Scenario, "a Scenario, as sim.load_scenario() reads it")
+    listed = expect_list("transports", transports, "names")
+    if not listed:
+        raise ConfigError(f"transports = []: name at least one; valid: {names(TRANSPORTS)}")
+    for name in listed:
+        if not isinstance(name, str) or name not in TRANSPORTS:
+            raise ConfigError(f"transports = {name!r}: no such transport; valid: {names(TRANSPORTS)}")
     results: dict[str, SimResult] = {}
-    for name in transports:
+    for name in listed:
         table = _table(
             Transport, {**scenario.transport.model_dump(exclude_none=True), "name": name}, "transport"
         )

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from farstep.fabric.errors import ConfigError, describe_validation_error, names, read_toml
-from farstep.fabric.tables import Table
+from farstep.fabric.errors import ConfigError, names, read_toml
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import TOPOLOGY_KINDS, build_topology
+from farstep.sim.expected import expect, expect_path
 from farstep.sim.faults import LinkAction, ScriptedFault, link_actions, parse_faults
+from farstep.sim.refusals import PlainModel, plain_validation_error
 from farstep.sim.tasks import TaskTable, WorkloadError, concatenate
 from farstep.sim.toml_text import plain_table, section
 from farstep.sim.trace import TRACE_FLOWS_MAX
@@ -40,7 +41,7 @@ __all__ = [
 NS_PER_US = 1000
 
 
-class Fabric(Table):
+class Fabric(PlainModel):
     """The network: its kind and the arguments of the builder."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -58,7 +59,7 @@ class Fabric(Table):
         return dict(self.model_extra or {})
 
 
-class Run(Table):
+class Run(PlainModel):
     """How the simulation is carried out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -103,7 +104,7 @@ class Run(Table):
         return 0 if self.sample_interval_us is None else max(1, round(self.sample_interval_us * NS_PER_US))
 
 
-class Scenario(Table):
+class Scenario(PlainModel):
     """Everything a simulation needs."""
 
     fabric: Fabric
@@ -211,6 +212,10 @@ def _job_key(index: int, count: int) -> str:
     return f"workload[{index}]" if count > 1 else "workload"
 
 
+def _prefix(source: str) -> str:
+    return f"{source}: " if source else ""
+
+
 def place_jobs(
     jobs: tuple[Workload, ...], topology: Topology, seed: int, folder: Path, *, source: str
 ) -> list[Any]:
@@ -229,14 +234,14 @@ def place_jobs(
     try:
         ordered = sorted(range(len(jobs)), key=order)
     except WorkloadError as error:
-        raise ConfigError(f"{source}: workload: {error}") from error
+        raise ConfigError(f"{_prefix(source)}workload: {error}") from error
     for index in ordered:
         job = jobs[index]
         try:
             count = job.num_ranks(placer.num_free, folder)
             placed[index] = placer.place(count, job.placement, seed=seed + index)
         except WorkloadError as error:
-            raise ConfigError(f"{source}: {_job_key(index, len(jobs))}: {error}") from error
+            raise ConfigError(f"{_prefix(source)}{_job_key(index, len(jobs))}: {error}") from error
     return placed
 
 
@@ -264,6 +269,7 @@ def parse_scenario(
     Raises:
         ConfigError: one line that names source, key, value and what is valid.
     """
+    expect("scenario", table, Mapping, "a table, as a TOML file holds it")
     merged = _merged(table, overrides or {})
     faults = merged.pop("faults", ())
     if not isinstance(faults, list | tuple) or not all(isinstance(fault, Mapping) for fault in faults):
@@ -284,31 +290,15 @@ def parse_scenario(
     return scenario
 
 
-def plain_validation_error(error: ValidationError, source: str, *, section: str | None = None) -> str:
-    """Says the first mistake in one line, in plain words.
-
-    Args:
-        error: what the validation library says.
-        source: name of the file; empty for none.
-        section: the table that was validated, if it was not the whole file.
-    """
-    prefix = () if section is None else (section,)
-    line = describe_validation_error(error, source, prefix=prefix).splitlines()[0].removeprefix(": ")
-    line = line.replace("input should be a valid dictionary or instance of", "must be a table of")
-    return (
-        line.replace(": input should be", ": must be")
-        .replace("a valid integer", "an integer")
-        .replace("a valid ", "a ")
-    )
-
-
 _PART = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)\Z")
 
 
 def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The table with overrides; parts that are changed are copied."""
+    expect("overrides", overrides, Mapping, 'a table, such as {"transport.evs": 16}')
     merged: dict[str, Any] = dict(table)
     for dotted, value in overrides.items():
+        expect("overrides", dotted, str, "named by keys such as transport.evs")
         parts: list[str | int] = []
         for part in dotted.split("."):
             match = _PART.match(part)
@@ -360,6 +350,8 @@ def load_scenario(path: str | Path | None, overrides: Mapping[str, Any] | None =
     Raises:
         ConfigError: the file cannot be read, is no TOML, or holds something unusable.
     """
+    if path is not None:
+        expect_path("path", path)
     if path is None:
         return default_scenario().with_overrides(overrides or {})
     return parse_scenario(read_toml(path), source=str(path), folder=Path(path).parent, overrides=overrides)
@@ -380,6 +372,7 @@ def default_scenario() -> Scenario:
 
 def dump_toml(scenario: Scenario) -> str:
     """Returns the scenario as TOML that `parse_scenario` reads back to an equal one."""
+    expect("scenario", scenario, Scenario, "a Scenario")
     lines = [
         "# A scenario of farstep simulate. Every key but the kinds is optional: what is left out keeps what",
         "# is shown here, or is derived from the fabric. Units are part of the names.",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from farstep.fabric.errors import ConfigError
 from farstep.sim.extras import extra
 from farstep.sim.result import TASK_COLUMNS, LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
@@ -88,18 +89,18 @@ def read(path: Path) -> SimResult:
     """Reads a result from a JSON file or a folder of Parquet files.
 
     Raises:
-        ValueError: there is none, or it is of another format.
+        ConfigError: there is none, or it is of another format.
     """
     header_path = path / "meta.json" if path.is_dir() else path
     try:
         header = json.loads(header_path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{header_path}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"{header_path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ValueError(f"{header_path}: is no result of a simulation: {error}") from error
+        raise ConfigError(f"{header_path}: is no result of a simulation: {error}") from error
     found = header.get("format") if isinstance(header, dict) else None
     if found != FORMAT:
-        raise ValueError(f"{header_path}: format is {found!r}; this version reads {FORMAT!r}")
+        raise ConfigError(f"{header_path}: format is {found!r}; this version reads {FORMAT!r}")
     tables = _read_parquet(path) if path.is_dir() else _read_json(header["tables"])
     return _result(header, tables)
 

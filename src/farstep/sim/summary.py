@@ -6,6 +6,8 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from farstep.fabric.errors import ConfigError
+from farstep.sim.expected import expect
 from farstep.sim.result import Quantiles, SimResult
 
 __all__ = ["duration", "metrics_of", "rate", "render", "share"]
@@ -115,6 +117,11 @@ def render(results: Mapping[str, SimResult], *, width: int = 110) -> str:
         results: by the name to show, such as the transport.
         width: columns of the terminal.
     """
+    expect("results", results, Mapping, "a table of results by name")
+    for result in results.values():
+        expect("results", result, SimResult, "a table of results by name")
+    if not results:
+        raise ConfigError("results = {}: there is nothing to show")
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -22,6 +22,7 @@ from typing import Any
 
 from farstep import __version__
 from farstep.fabric.errors import ConfigError
+from farstep.sim.expected import expect, expect_list, expect_path, expect_whole
 from farstep.sim.extras import extra
 from farstep.sim.scenario import Scenario
 from farstep.sim.toml_text import parse_value
@@ -37,6 +38,12 @@ __all__ = [
     "run_sweep",
     "write_rows",
 ]
+
+PROCESSES_MAX = 1_024
+"""More at once than this are a slip."""
+
+SEED_MAX = 2**53 - 1
+"""The largest `run.seed`."""
 
 POINTS_MAX = 1_000_000
 """More points than this are a slip; each is at least a file."""
@@ -86,12 +93,16 @@ class Sweep:
         Raises:
             ConfigError: a key or value cannot be used, told before anything is run; or there are too many.
         """
-        seeds = list(self.seeds) or [self.scenario.run.seed]
+        expect("scenario", self.scenario, Scenario, "a Scenario")
+        expect("settings", self.settings, Mapping, 'a table, such as {"transport.evs": [16, 64]}')
+        seeds = expect_list("seeds", self.seeds, "numbers") or [self.scenario.run.seed]
+        for seed in seeds:
+            expect_whole("seeds", seed, 0, SEED_MAX)
         count = len(seeds)
         if "run.seed" in self.settings:
             raise ConfigError("run.seed: a sweep takes seeds apart from settings (--seeds)")
         for key, choices in self.settings.items():
-            if not choices:
+            if not expect_list(key, choices, "values"):
                 raise ConfigError(f"{key}: no value is given")
             count *= len(choices)
         if count > POINTS_MAX:
@@ -198,8 +209,10 @@ def run_sweep(
         ConfigError: the sweep cannot be run as given.
         ModuleNotFoundError: Ray is asked for and not installed.
     """
-    if processes < 1:
-        raise ConfigError(f"-j {processes}: at least 1 process is needed")
+    expect("sweep", sweep, Sweep, "a Sweep")
+    expect_path("folder", folder)
+    if isinstance(processes, bool) or not isinstance(processes, int) or not 1 <= processes <= PROCESSES_MAX:
+        raise ConfigError(f"-j {processes}: at least 1 process is needed, at most {PROCESSES_MAX}")
     points = sweep.points()
     store = Path(folder) / "points"
     try:

@@ -13,7 +13,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["TIME_NS_MAX", "TaskBuilder", "TaskKind", "TaskTable", "WorkloadError", "concatenate"]
+from farstep.fabric.errors import ConfigError
+from farstep.sim.expected import expect, expect_list, expect_whole
+
+__all__ = [
+    "TIME_NS_MAX",
+    "TaskBuilder",
+    "TaskKind",
+    "TaskTable",
+    "WorkloadError",
+    "concatenate",
+    "whole_numbers",
+]
 
 TIME_NS_MAX = 365 * 86_400 * 10**9
 """A year: a longer time is a slip of the unit, and sums of a few stay far inside 64 bits."""
@@ -21,7 +32,7 @@ TIME_NS_MAX = 365 * 86_400 * 10**9
 IntArray = NDArray[np.int64]
 
 
-class WorkloadError(ValueError):
+class WorkloadError(ConfigError):
     """A workload that cannot be simulated; the message names the task and what is wrong with it."""
 
 
@@ -110,7 +121,7 @@ class TaskTable:
         unknown = sorted(set(columns) - set(_DTYPES))
         if unknown:
             raise WorkloadError(f"no column {unknown[0]!r}; columns: {', '.join(_DTYPES)}")
-        n = int(np.size(source))
+        n = whole_numbers("source", source).size
         neutral: dict[str, ArrayLike] = {
             "kind": 0,
             "start_ns": 0,
@@ -184,6 +195,8 @@ class TaskTable:
         Raises:
             WorkloadError: naming the first task that is wrong.
         """
+        if num_nics is not None:
+            expect_whole("num_nics", num_nics, 1, np.iinfo(np.int32).max)
         if not len(self):
             raise WorkloadError("the workload is empty: it has no task")
         self._check_ranges(num_nics)
@@ -238,11 +251,44 @@ class TaskTable:
         return replace(self, job_names=tuple(job_names))
 
 
+def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Returns whole numbers as an array of whatever shape they come in.
+
+    Raises:
+        WorkloadError: they are none, or do not fit into 64 bits.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise WorkloadError(f"{name} must hold whole numbers, in rows of one length") from error
+    if array.size and array.dtype.kind not in "iu":
+        raise WorkloadError(f"{name} = {str(values)[:60]}: must hold whole numbers")
+    if array.size and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise WorkloadError(f"{name} must lie below 2^63")
+    return array.astype(np.int64, copy=False)
+
+
+def _broadcast(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Arrays of one shape.
+
+    Raises:
+        WorkloadError: they cannot have one.
+    """
+    try:
+        return np.broadcast_arrays(*arrays)
+    except ValueError as error:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise WorkloadError(f"columns differ in length: {shapes}") from error
+
+
 def _column(name: str, values: ArrayLike, n: int) -> NDArray[Any]:
     dtype = _DTYPES[name]
     length = n + 1 if name == "dep_offset" else n
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "iub":
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise WorkloadError(f"column {name} must hold integers, one for each task") from error
+    if array.size and array.dtype.kind not in "iu":
         raise WorkloadError(f"column {name} must hold integers, not {array.dtype}")
     bounds = np.iinfo(dtype)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):
@@ -338,8 +384,8 @@ class TaskBuilder:
 
     def after(self, tasks: ArrayLike, predecessors: ArrayLike) -> None:
         """Makes `tasks[i]` wait for `predecessors[i]`, broadcast against each other; -1 is no predecessor."""
-        later, earlier = np.broadcast_arrays(
-            np.asarray(tasks, dtype=np.int64), np.asarray(predecessors, dtype=np.int64)
+        later, earlier = _broadcast(
+            whole_numbers("tasks", tasks), whole_numbers("predecessors", predecessors)
         )
         kept = earlier.ravel() >= 0
         self._edges.append((later.ravel()[kept], earlier.ravel()[kept]))
@@ -349,8 +395,8 @@ class TaskBuilder:
 
         Many waiting for many go through one delay of 0 ns, so that the number of edges is a sum and no product.
         """
-        later = np.atleast_1d(np.asarray(tasks, dtype=np.int64))
-        earlier = np.atleast_1d(np.asarray(predecessors, dtype=np.int64))
+        later = np.atleast_1d(whole_numbers("tasks", tasks))
+        earlier = np.atleast_1d(whole_numbers("predecessors", predecessors))
         if not later.size or not earlier.size:
             return
         if later.size * earlier.size <= later.size + earlier.size:
@@ -409,7 +455,8 @@ class TaskBuilder:
         )
 
     def _add(self, phase: str, **values: ArrayLike) -> IntArray:
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(value)) for value in values.values()))
+        expect("phase", phase, str, "text")
+        arrays = _broadcast(*(np.atleast_1d(whole_numbers(name, value)) for name, value in values.items()))
         n = arrays[0].size
         block = {name: _column(name, array.ravel(), n) for name, array in zip(values, arrays, strict=True)}
         block["job"] = np.full(n, self.job, np.int32)
@@ -438,7 +485,9 @@ def concatenate(tables: Iterable[TaskTable]) -> TaskTable:
     Raises:
         WorkloadError: there is no table.
     """
-    listed = list(tables)
+    listed: list[TaskTable] = expect_list("tables", tables, "TaskTables")
+    for table in listed:
+        expect("tables", table, TaskTable, "a list of TaskTables")
     if not listed:
         raise WorkloadError("the workload is empty: there is no table to join")
     phase_names: list[str] = []

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from farstep.fabric.errors import names
-from farstep.fabric.tables import Table
+from farstep.sim.refusals import PlainModel
 
 __all__ = ["TRANSPORTS", "Switch", "Transport"]
 
@@ -35,7 +35,7 @@ Bytes = Annotated[int, Field(ge=1, le=2**40)]
 Microseconds = Annotated[float, Field(ge=0.0, le=1e9)]
 
 
-class _Described(Table):
+class _Described(PlainModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
@@ -88,8 +88,9 @@ class Transport(_Described):
     @model_validator(mode="before")
     @classmethod
     def _name_is_known(cls, table: Any) -> Any:
-        if isinstance(table, Mapping) and table.get("name", "mrc") not in TRANSPORTS:
-            raise ValueError(f"name = {table.get('name')!r}: no such transport; valid: {names(TRANSPORTS)}")
+        name = table.get("name", "mrc") if isinstance(table, Mapping) else "mrc"
+        if not isinstance(name, str) or name not in TRANSPORTS:
+            raise ValueError(f"name = {name!r}: no such transport; valid: {names(TRANSPORTS)}")
         if (
             isinstance(table, Mapping)
             and isinstance(packets := table.get("mpr_packets"), int)

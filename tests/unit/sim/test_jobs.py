@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from farstep.fabric.errors import ConfigError
 from farstep.sim.tasks import TaskBuilder, WorkloadError
 from farstep.sim.workloads.collectives import ring_all_reduce
 from farstep.sim.workloads.jobs import Placer, repeat
@@ -85,5 +86,5 @@ def test_a_step_of_one_nic_does_not_wait_for_the_others():
 def test_once_is_not_repeated():
     once = ring_all_reduce(4, 400)
     assert repeat(once, 1) is once
-    with pytest.raises(WorkloadError, match="repeat is 0; it must be at least 1"):
+    with pytest.raises(ConfigError, match="times = 0: must be a whole number from 1"):
         repeat(once, 0)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from farstep.fabric.topology.build import TOPOLOGY_KINDS
 from farstep.sim.scenario import Run, Scenario
 from farstep.sim.transports import TRANSPORTS, Switch, Transport
-from farstep.sim.workloads.tables import _KINDS, _Job
+from farstep.sim.workloads.tables import JOBS, _Job
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "scenario-file.md"
 
@@ -25,7 +25,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], set[str]]] = {
     "## `[switch]`": (Switch, set()),
     "## `[run]`": (Run, set()),
     "### Every kind": (_Job, set()),
-    **{f"### `{kind.model_fields['kind'].default}`": (kind, {*COMMON, "kind"}) for kind in _KINDS},
+    **{f"### `{kind.model_fields['kind'].default}`": (kind, {*COMMON, "kind"}) for kind in JOBS},
 }
 
 

@@ -8,10 +8,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
-from farstep.sim.workloads.ranks import Nics, positive, to_nics
+from farstep.sim.expected import expect, expect_list, expect_whole
+from farstep.sim.tasks import TIME_NS_MAX, TaskBuilder, TaskTable, WorkloadError, whole_numbers
+from farstep.sim.workloads.ranks import Nics, to_nics
 
 __all__ = ["PLACEMENTS", "Placer", "delayed", "in_background", "repeat"]
+
+NICS_MAX = 2**20
+"""More NICs than this are a slip."""
 
 PLACEMENTS = ("packed", "spread", "random")
 """Policies by name; a list of NICs is the fourth."""
@@ -30,9 +34,12 @@ class Placer:
     """
 
     def __init__(self, groups: int | ArrayLike) -> None:
-        self._groups: NDArray[np.int64] = (
-            np.zeros(groups, np.int64) if isinstance(groups, int) else np.asarray(groups, np.int64)
-        )
+        if isinstance(groups, int):
+            expect_whole("groups", groups, 1, NICS_MAX)
+            groups = np.zeros(groups, np.int64)
+        self._groups: NDArray[np.int64] = whole_numbers("groups", groups)
+        if self._groups.ndim != 1 or not len(self._groups):
+            raise WorkloadError(f"groups has shape {self._groups.shape}; it needs one number for each NIC")
         self._is_free = np.ones(len(self._groups), bool)
 
     @property
@@ -52,8 +59,10 @@ class Placer:
         Raises:
             WorkloadError: there are not so many, or no such policy.
         """
+        if count is not None:
+            expect_whole("count", count, 1, NICS_MAX)
         if not isinstance(policy, str):
-            return self._named(count, policy)
+            return self._named(count, expect_list("placement", policy, "NIC numbers"))
         if policy not in PLACEMENTS:
             raise WorkloadError(
                 f"placement is {policy!r}; valid: {', '.join(PLACEMENTS)}, or a list of NIC numbers"
@@ -78,7 +87,7 @@ class Placer:
         return by_rack[np.argsort(within, kind="stable")]
 
     def _named(self, count: int | None, nics: Sequence[int]) -> Nics:
-        chosen = to_nics(np.array(nics, np.int64), at_least=1)
+        chosen = to_nics(whole_numbers("placement", nics), at_least=1)
         if count is not None and count != len(chosen):
             raise WorkloadError(f"{len(chosen)} NICs are named for {count} ranks")
         if chosen.max() >= len(self._groups):
@@ -96,7 +105,9 @@ def repeat(table: TaskTable, times: int, *, barrier: bool = False, gap_ns: int =
         barrier: whether a step starts only when all NICs are done with the one before.
         gap_ns: time between the steps.
     """
-    positive("repeat", times)
+    expect("table", table, TaskTable, "a TaskTable")
+    expect_whole("times", times, 1, 10**6)
+    expect_whole("gap_ns", gap_ns, 0, TIME_NS_MAX)
     if times == 1:
         return table
     build = TaskBuilder(job_names=[table.job_names[0]])

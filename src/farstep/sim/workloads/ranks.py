@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from farstep.sim.tasks import WorkloadError
+from farstep.sim.expected import expect_whole
+from farstep.sim.tasks import WorkloadError, whole_numbers
 
 __all__ = ["Nics", "positive", "to_nics"]
 
@@ -19,7 +20,10 @@ def to_nics(ranks: int | ArrayLike, *, at_least: int = 2) -> Nics:
     Raises:
         WorkloadError: there are too few, one is used twice or below 0.
     """
-    nics = np.arange(ranks, dtype=np.int64) if isinstance(ranks, int) else np.asarray(ranks, dtype=np.int64)
+    if isinstance(ranks, int):
+        expect_whole("ranks", ranks, 0, 2**20)
+        ranks = np.arange(ranks)
+    nics = whole_numbers("ranks", ranks)
     if nics.ndim != 1 or len(nics) < at_least:
         raise WorkloadError(f"{nics.size} ranks are too few; at least {at_least} are needed")
     if nics.min() < 0:

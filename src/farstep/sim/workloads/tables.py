@@ -11,12 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from farstep.fabric.errors import register_union_tags
-from farstep.fabric.tables import Table
+from farstep.sim.refusals import PlainModel
 from farstep.sim.tasks import TaskTable, WorkloadError
 from farstep.sim.workloads import chakra, collectives, jobs, matrices, patterns, training
 from farstep.sim.workloads.ranks import Nics
 
 __all__ = [
+    "JOBS",
     "WORKLOAD_KINDS",
     "AllToAll",
     "Chakra",
@@ -39,7 +40,7 @@ Nic = Annotated[int, Field(ge=0, lt=2**20)]
 NS_PER_US = 1000
 
 
-class _Job(Table):
+class _Job(PlainModel):
     """What every job has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -318,11 +319,12 @@ Workload = Annotated[
 ]
 """One job of a scenario."""
 
-_KINDS: tuple[Any, ...] = (
+JOBS: tuple[Any, ...] = (
     Permutation, Incast, AllToAll, SendRecv, Flows, Collective, Training, Matrix, Chakra,
 )  # fmt: skip
+"""Classes of jobs."""
 
-WORKLOAD_KINDS: tuple[str, ...] = tuple(str(kind.model_fields["kind"].default) for kind in _KINDS)
+WORKLOAD_KINDS: tuple[str, ...] = tuple(str(kind.model_fields["kind"].default) for kind in JOBS)
 """Values of `kind`."""
 
 register_union_tags(WORKLOAD_KINDS)

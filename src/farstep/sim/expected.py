@@ -1,0 +1,67 @@
+"""Arguments of the Python interface that are not what they should be, told in one line before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from farstep.fabric.errors import ConfigError
+
+__all__ = ["expect", "expect_list", "expect_path", "expect_whole"]
+
+SHOWN_MAX = 60
+"""Characters of a wrong value that are shown."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
+
+
+def expect(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """Refuses a value of another type.
+
+    Args:
+        name: what the caller calls it.
+        value: what was given.
+        kinds: types it may have; numbers are no truth values.
+        what: what it must be, in words.
+
+    Raises:
+        ConfigError: naming all of these.
+    """
+    allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise ConfigError(f"{name} = {_shown(value)}: must be {what}")
+
+
+def expect_whole(name: str, value: object, low: int, high: int) -> None:
+    """Refuses what is no whole number within bounds.
+
+    Raises:
+        ConfigError: naming the bounds.
+    """
+    integer = hasattr(type(value), "__index__") and not isinstance(value, bool)
+    if not integer or not low <= value.__index__() <= high:  # type: ignore[attr-defined]
+        raise ConfigError(f"{name} = {_shown(value)}: must be a whole number from {low} to {high}")
+
+
+def expect_list(name: str, values: object, what: str) -> list[Any]:
+    """Returns what a list, or anything else that gives one value after the other, holds.
+
+    Raises:
+        ConfigError: it is none: text and tables are not.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise ConfigError(f"{name} = {_shown(values)}: must be a list of {what}")
+    return list(values)
+
+
+def expect_path(name: str, value: object) -> None:
+    """Refuses what names no file.
+
+    Raises:
+        ConfigError: it is neither text nor a path.
+    """
+    expect(name, value, (str, os.PathLike), "a path")
