@@ -223,6 +223,7 @@ _SCENARIO_KNOBS: Mapping[str, tuple[str, float]] = {
     "target_delay_us": ("target_delay_ns", NS_PER_US),
     "window_bytes": ("max_cwnd_bytes", 1),
     "quick_adapt": ("quick_adapt", 1),
+    "capacity_share": ("capacity_share", 1),
 }
 """Knobs of a scenario's transport, the engine's names for them and their units."""
 

@@ -42,6 +42,7 @@ _KNOBS: Mapping[str, Mapping[str, _Knob]] = {
         "target_delay_us": ("target_delay_ns", NS_PER_US),
         "window_bytes": ("max_cwnd_bytes", 1),
         "quick_adapt": ("quick_adapt", 0),
+        "capacity_share": ("capacity_share", 0),
     },
     "uet": {
         "evs": ("entropies", 1),

@@ -39,6 +39,9 @@ __all__ = [
     "write_rows",
 ]
 
+RAY_QUEUE_MIN = 16
+"""Points handed to a Ray cluster at once, at least; more where it has more processors."""
+
 PROCESSES_MAX = 1_024
 """More at once than this are a slip."""
 
@@ -352,14 +355,26 @@ def _warm_up(work: tuple[int, Point, str, str]) -> None:
 
 def _through_ray(work: Work) -> Iterator[tuple[int, SweepRow]]:
     ray = extra("ray")
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False)
+    is_ours = not ray.is_initialized()
+    if is_ours:  # joins the cluster of RAY_ADDRESS; without one, this machine is the cluster
+        ray.init(log_to_driver=False, logging_level="ERROR")
     run = ray.remote(_run_point)
-    running = [run.remote(item) for item in work]
-    while running:
-        finished, running = ray.wait(running)
-        for reference in finished:
-            yield ray.get(reference)
+    queue = iter(work)
+    running: list[Any] = []
+    try:
+        while True:
+            room = max(RAY_QUEUE_MIN, 2 * int(ray.cluster_resources().get("CPU", 1))) - len(running)
+            running += [run.remote(item) for item in itertools.islice(queue, room)]
+            if not running:
+                return
+            finished, running = ray.wait(running)
+            for reference in finished:
+                yield ray.get(reference)
+    finally:
+        for reference in running:
+            ray.cancel(reference)
+        if is_ours:
+            ray.shutdown()
 
 
 def check_path(path: str | Path) -> None:

@@ -74,6 +74,8 @@ class Transport(_Described):
     """ceiling of the congestion window"""
     quick_adapt: bool | None = None
     """whether the window falls at once when most of it is lost or trimmed"""
+    capacity_share: bool | None = None
+    """whether planes share a connection by the capacity each has left; false: as equals (mrc)"""
     queue_pairs: Annotated[int, Field(ge=1, le=64)] | None = None
     """queue pairs of a connection, each with a path of its own (roce)"""
     pfc: bool | None = None

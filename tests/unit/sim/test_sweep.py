@@ -126,6 +126,8 @@ def test_a_ray_cluster_gives_the_same_rows(tmp_path, monkeypatch):
     ray = SimpleNamespace(
         is_initialized=lambda: False,
         init=lambda **options: calls.append("init"),
+        shutdown=lambda: calls.append("shutdown"),
+        cluster_resources=lambda: {"CPU": 2.0},
         remote=Remote,
         wait=lambda running: (running[:1], running[1:]),
         get=lambda reference: reference,
@@ -135,7 +137,8 @@ def test_a_ray_cluster_gives_the_same_rows(tmp_path, monkeypatch):
     through_ray = run_sweep(sweep, tmp_path / "one", use_ray=True)
     alone = run_sweep(sweep, tmp_path / "two")
     assert calls[0] == "init"
-    assert len(calls) == 3
+    assert calls[-1] == "shutdown"
+    assert len(calls) == 4
     assert [{**row, "wall_s": 0} for row in through_ray] == [{**row, "wall_s": 0} for row in alone]
 
 
