@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from farstep import __version__
-from farstep.cli import compare, doctor, lab, report, reproduce, simulate, sweep, train
+from farstep.cli import (
+    compare,
+    coordinator,
+    doctor,
+    lab,
+    members,
+    report,
+    reproduce,
+    simulate,
+    sweep,
+    train,
+)
 from farstep.cli.errors import LOCAL, CommandError, translated
 
 __all__ = ["app", "main"]
@@ -30,6 +41,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("coordinator")(coordinator.coordinator)
+app.command("certificates")(coordinator.certificates)
+app.command("status")(members.status)
+app.command("events")(members.events)
+app.command("drain")(members.drain)
+app.command("evict")(members.evict)
+app.command("override")(members.override)
+app.command("groups")(members.groups)
 app.command("report")(report.report)
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)

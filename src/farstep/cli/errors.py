@@ -24,6 +24,12 @@ _EXTRAS = {
     "networkx": "sim",
     "scipy": "sim",
     "ray": "ray",
+    "cryptography": "control",
+    "fastapi": "control",
+    "httpx": "control",
+    "prometheus_client": "control",
+    "uvicorn": "control",
+    "websockets": "control",
 }
 """Packages that not every installation has, and the extra that adds each."""
 

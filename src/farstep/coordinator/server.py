@@ -12,7 +12,11 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, WebSocket
 
+from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
+from farstep.coordinator.guard import CertifiedProtocol, allows_member
+from farstep.coordinator.journal import Journal
+from farstep.coordinator.metrics import Metrics
 from farstep.membership.addresses import MEMBER_PATH
 from farstep.membership.messages import MESSAGE_BYTES_MAX
 from farstep.membership.records import MembershipConfig
@@ -33,16 +37,26 @@ class ServerSettings:
         port: TCP port; 0 has the kernel choose one.
         tls: certificates; without them anybody who can connect may take part.
         announce: file into which the coordinator's URL is written once it listens (`file:` address of members).
+        log: file of the event log, continued if it exists.
     """
 
     host: str = "127.0.0.1"
     port: int = 7077
     tls: TlsFiles | None = None
     announce: Path | None = None
+    log: Path | None = None
 
 
-def create_app(coordinator: Coordinator) -> FastAPI:
-    """Makes the application; the coordinator is `app.state.coordinator`."""
+def create_app(coordinator: Coordinator, journal: Journal | None = None) -> FastAPI:
+    """Makes the application; the coordinator is `app.state.coordinator`.
+
+    Args:
+        coordinator: whom it serves.
+        journal: where events are written; in memory alone if None.
+    """
+    journal = journal if journal is not None else Journal()
+    metrics = Metrics()
+    coordinator.listeners += [journal.note, metrics.note]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,13 +65,18 @@ def create_app(coordinator: Coordinator) -> FastAPI:
             yield
         finally:
             coordinator.stop()
+            journal.close()
 
     app = FastAPI(title="farstep coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.coordinator = coordinator
+    app.include_router(make_router(coordinator, journal, metrics))
 
     @app.websocket(MEMBER_PATH)
     async def member(websocket: WebSocket) -> None:
-        await coordinator.serve(websocket)
+        if allows_member(websocket):
+            await coordinator.serve(websocket)
+        else:
+            await websocket.close(1008, "this certificate is no member's")
 
     return app
 
@@ -87,6 +106,7 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
         app,
         log_level="warning",
         access_log=False,
+        http=CertifiedProtocol,
         lifespan="on",
         ws="websockets-sansio",
         ws_max_size=MESSAGE_BYTES_MAX,
@@ -117,5 +137,6 @@ def run_coordinator(
         settings: where to listen.
         on_listening: called with the URL (`ws://host:port`) once connections are accepted.
     """
-    app = create_app(Coordinator(config))
-    asyncio.run(serve_coordinator(app, settings or ServerSettings(), on_listening=on_listening))
+    settings = settings or ServerSettings()
+    app = create_app(Coordinator(config), Journal(settings.log))
+    asyncio.run(serve_coordinator(app, settings, on_listening=on_listening))

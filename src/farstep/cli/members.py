@@ -1,0 +1,225 @@
+"""`farstep status`, `events`, `drain`, `evict`, `override`, `groups`: seeing and steering a run from a terminal."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farstep.cli.control import Address, As, Control, Tls
+from farstep.cli.errors import REMOTE, USAGE, CommandError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["drain", "events", "evict", "groups", "override", "status"]
+
+WATCH_S = 0.5
+RETRY_S = 0.5
+
+_STYLES = {"training": "green", "spare": "cyan", "healing": "yellow", "ready": "yellow", "leaving": "magenta"}
+
+
+def status(
+    coordinator: Address = None,
+    tls: Tls = None,
+    as_: As = "operator",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show who trains, who is spare, who is gone, and what the run waits for."""
+    import json
+
+    from rich.console import Console
+    from rich.live import Live
+
+    control = Control(coordinator, tls, as_)
+    if as_json:
+        print(json.dumps(control.get("/v1/status"), indent=2))
+        return
+    console = Console()
+    if not watch:
+        console.print(_screen(control.get("/v1/status")))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = _screen(control.get("/v1/status"))
+            except CommandError as error:
+                if error.status != REMOTE:
+                    raise
+                shown = f"{error}\n{error.hint}"
+            live.update(shown, refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _screen(status: dict[str, Any]) -> "RenderableType":
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    generation = status["generation"]
+    head = f"run {status['run_id'] or status['run']}"
+    if generation is not None:
+        head += f"   generation {generation['number']} ({generation['reason'] or 'no reason given'})"
+    if status["step"] is not None:
+        head += f"   step {status['step']:,}"
+    lines: list[RenderableType] = [Text(head)]
+    if status["waiting"]:
+        lines.append(Text(f"waiting: {status['waiting']}", style="bold yellow"))
+    if status["ended"]:
+        lines.append(Text(f"ended: {status['ended']}", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in _COLUMNS.items():
+        table.add_column(name, justify="right" if justify else "left", no_wrap=name != "why")
+    for member in status["members"]:
+        table.add_row(*_row(member), style=_STYLES.get(member["state"], "red"))
+    lines.append(table if status["members"] else Text("no member is here"))
+    return Group(*lines)
+
+
+_COLUMNS = {"seat": True, "group": False, "site": False, "state": False, "step": True, "step ms": True}
+_COLUMNS |= {"P99": True, "P100": True, "loss": True, "heard s ago": True, "why": False}
+
+
+def _row(member: dict[str, Any]) -> list[str]:
+    figures = member["figures"]
+
+    def ms(key: str) -> str:
+        return f"{figures[key] / 1e6:.1f}" if key in figures else ""
+
+    return [
+        "" if member["seat"] is None else str(member["seat"]),
+        member["name"],
+        member["site"],
+        member["state"],
+        "" if member["step"] is None else f"{member['step']:,}",
+        ms("step_p50_ns") or ms("step_time_ns"),
+        ms("step_p99_ns"),
+        ms("step_max_ns"),
+        f"{figures['loss']:.4f}" if "loss" in figures else "",
+        "" if member["silent_s"] is None else f"{member['silent_s']:.1f}",
+        member["cause"],
+    ]
+
+
+def events(
+    coordinator: Address = None,
+    tls: Tls = None,
+    as_: As = "operator",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("-n", min=1, max=10_000, help="Begin with the newest so many.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Show what happened in the run: joins, losses, generations, healing, checkpoints."""
+    control = Control(coordinator, tls, as_)
+    last_id = 0
+    for line in control.get("/v1/events", limit=last):
+        _print_line(line, as_json=as_json)
+        last_id = line["id"]
+    while follow:
+        for line in control.follow("/v1/events/stream", last_id):
+            _print_line(line, as_json=as_json)
+            last_id = line["id"]
+        print("the coordinator is away; waiting for it", file=sys.stderr)
+        last_id = _wait_for_coordinator(control, last_id)
+
+
+def _wait_for_coordinator(control: Control, last_id: int) -> int:
+    """Returns the id to go on from: a coordinator that has just started counts from 1 again."""
+    while True:
+        time.sleep(RETRY_S)
+        try:
+            lines = control.get("/v1/events", limit=1)
+        except CommandError as error:
+            if error.status != REMOTE:
+                raise
+            continue
+        newest = lines[-1]["id"] if lines else 0
+        return last_id if newest >= last_id else 0
+
+
+def _print_line(line: dict[str, Any], *, as_json: bool) -> None:
+    import json
+
+    if as_json:
+        print(json.dumps(line), flush=True)
+        return
+    hidden = {"id", "t_ns", "wall", "rank", "kind", "member", "member_id", "run_id"}
+    fields = " ".join(
+        f"{key}={_shown(value)}" for key, value in line.items() if key not in hidden and value != ""
+    )
+    when = line["wall"][11:23]
+    print(f"{when}  {line.get('member', '-'):12s} {line['kind']:20s} {fields}".rstrip(), flush=True)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        text = ", ".join(map(str, value)) or "none"
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f'"{text}"' if " " in text else text
+
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the replica group.")]
+Why = Annotated[str, typer.Option("--reason", help="Written into the event log.")]
+
+
+def drain(
+    group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
+) -> None:
+    """Have a replica group leave at the next step boundary; this costs no step."""
+    _command(Control(coordinator, tls, as_), "POST", f"/v1/members/{group}/drain", {"reason": reason})
+
+
+def evict(
+    group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
+) -> None:
+    """Take a replica group out at once; the others run the current step again without it."""
+    _command(Control(coordinator, tls, as_), "POST", f"/v1/members/{group}/evict", {"reason": reason})
+
+
+def override(
+    generation: Annotated[
+        int, typer.Option(min=1, help="The current generation, as farstep status shows it.")
+    ],
+    drop: Annotated[list[str], typer.Option(metavar="GROUP", help="Go on without it; repeatable.")],
+    coordinator: Address = None,
+    tls: Tls = None,
+    as_: As = "operator",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+) -> None:
+    """Go on without members that cannot vote, when too few are left to decide.
+
+    Only you can know that they are really gone. If they train on elsewhere, there are two histories
+    of one run from here on.
+    """
+    control = Control(coordinator, tls, as_)
+    if not yes:
+        names = ", ".join(drop)
+        raise CommandError(
+            f"nothing was done: --yes says that {names} will never again take part in generation {generation}",
+            status=USAGE,
+        )
+    body = {"generation": generation, "drop": drop, "is_sure": True}
+    _command(control, "POST", "/v1/override", body)
+
+
+def groups(
+    coordinator: Address = None,
+    tls: Tls = None,
+    as_: As = "operator",
+    min_: Annotated[int | None, typer.Option("--min", min=1, help="With fewer, all wait.")] = None,
+    max_: Annotated[int | None, typer.Option("--max", min=1, help="More than so many become spares.")] = None,
+    spares: Annotated[int | None, typer.Option(min=0, help="Hot spares to keep.")] = None,
+) -> None:
+    """Change how many replica groups and spares the run wants; without options, show it."""
+    control = Control(coordinator, tls, as_)
+    wanted = {"min_groups": min_, "max_groups": max_, "spares": spares}
+    changes = {key: value for key, value in wanted.items() if value is not None}
+    config = control.send("PATCH", "/v1/config", changes) if changes else control.get("/v1/status")["config"]
+    print("  ".join(f"{key} {config[key]}" for key in wanted))
+
+
+def _command(control: Control, method: str, path: str, body: dict[str, Any]) -> None:
+    print(control.send(method, path, body)["done"])

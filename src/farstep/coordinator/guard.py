@@ -1,0 +1,78 @@
+"""Who may ask what of a coordinator.
+
+With certificates the role decides, and it stands in the certificate (:mod:`farstep.coordinator.certificates`).
+Without, the coordinator listens on loopback alone, and what a browser sends on behalf of another page is refused:
+a page on the internet must not be able to stop a run on the machine of whoever looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException, Request, WebSocket
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from farstep.coordinator.certificates import PeerRole, role_of
+
+__all__ = ["CertifiedProtocol", "allows_member", "peer_name", "require_operator", "require_reader"]
+
+PEER = "peer"
+"""Key under which role and name of the peer are in the state of a request."""
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class CertifiedProtocol(H11Protocol):
+    """Hands what the peer's certificate says to the requests of its connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Reads the certificate that the handshake has verified."""
+        tls = transport.get_extra_info("ssl_object")
+        certificate: dict[str, Any] = (tls.getpeercert() or {}) if tls is not None else {}
+        self.app_state = {**self.app_state, PEER: role_of(certificate.get("subject"))}
+        super().connection_made(transport)
+
+
+def peer_name(request: Request) -> str:
+    """Returns who asks, for the event log."""
+    peer = getattr(request.state, PEER, None)
+    return peer[1] if peer is not None else (request.client.host if request.client else "unknown")
+
+
+def require_reader(request: Request) -> None:
+    """Lets in whoever has a certificate, or anybody on loopback where there are none."""
+    _refuse_foreign_pages(request)
+    if _has_tls(request) and getattr(request.state, PEER, None) is None:
+        raise HTTPException(403, "this certificate names no role; `farstep certificates` makes ones that do")
+
+
+def require_operator(request: Request) -> None:
+    """Lets in operators, or anybody on loopback where there are no certificates."""
+    require_reader(request)
+    peer: tuple[PeerRole, str] | None = getattr(request.state, PEER, None)
+    if peer is not None and peer[0] is not PeerRole.OPERATOR:
+        raise HTTPException(403, f"{peer[1]} is a {peer[0]}; only operators may do this")
+
+
+def allows_member(websocket: WebSocket) -> bool:
+    """Whether this connection may take part in a run."""
+    if websocket.headers.get("origin") is not None:
+        return False  # members are no browsers
+    peer = getattr(websocket.state, PEER, None)
+    return websocket.url.scheme == "ws" or (peer is not None and peer[0] is PeerRole.MEMBER)
+
+
+def _has_tls(request: Request) -> bool:
+    return request.url.scheme == "https"
+
+
+def _refuse_foreign_pages(request: Request) -> None:
+    host = request.headers.get("host", "")
+    if not _has_tls(request) and (urlsplit(f"//{host}").hostname or "") not in LOCAL_HOSTS:
+        # A name that resolves to loopback would let a foreign page read answers.
+        raise HTTPException(421, f"Host is {host!r}; valid without certificates: {', '.join(LOCAL_HOSTS)}")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise HTTPException(403, f"a page of {origin} may not ask this coordinator")
