@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from farstep.collectives import Store
 from farstep.collectives.transport import Endpoint
 from farstep.engine import EngineError
+from farstep.train.healing.letters import OPEN_KIND, LetterStore, letter
 from farstep.train.healing.line import NOTHING, RECEIVER, Answer, Line, Request, Status, Wish, answer_of
 from farstep.train.healing.settings import HealingSettings
 
-__all__ = ["OPEN_KIND", "Crew", "Membership", "Source"]
+__all__ = ["Crew", "Membership", "Source"]
 
-OPEN_KIND = "heal/open"
 FIRST_GRADIENT_SLOT = 128
 MANIFEST_SLOT = 127
 BANNED_S = 60.0
@@ -30,9 +29,6 @@ class Membership(Protocol):
     def current(self) -> Any:
         """The newest generation known here, with ``seats``; None if there is none yet."""
 
-    def store(self, scope: str) -> Store:
-        """A store that all members share."""
-
     def request(self, to: str, payload: dict[str, Any]) -> None:
         """Sends a small message to a member."""
 
@@ -42,8 +38,8 @@ class Membership(Protocol):
     def event(self, kind: str, **fields: Any) -> None:
         """Adds to the event log."""
 
-    def announce_ready(self, step: int) -> None:
-        """Says that this member holds the state of the newest step."""
+    def announce_ready(self, step: int | None) -> None:
+        """Says that this member holds the state of the newest step, or with None that it no longer does."""
 
 
 @dataclass(eq=False)
@@ -52,17 +48,23 @@ class Source:
 
     Attributes:
         member_id: who it is.
+        name: of the line.
+        store: where addresses for the line arrive.
         line: to it.
         status: what it said last.
         heard_s: when it last said anything.
+        told_s: when it last said how it is.
         free_slots: of chunks.
         on_answer: takes the answers that arrive in a slot.
     """
 
     member_id: str
+    name: str
+    store: LetterStore
     line: Line = field(init=False)
     status: Status | None = None
     heard_s: float = field(default_factory=time.monotonic)
+    told_s: float = 0.0
     free_slots: list[int] = field(default_factory=list)
     free_gradient_slots: list[int] = field(default_factory=list)
     on_answer: dict[int, Callable[[Answer], None]] = field(default_factory=dict)
@@ -103,17 +105,22 @@ class Crew:
         self._lane = lane
         self._sources: dict[str, Source] = {}
         self._not_before_s: dict[str, float] = {}
+        self._opening: list[Source] = []
+        self._seats: tuple[str, ...] = ()
         self._attempts = 0
         self._over = threading.Event()
         self._poke = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="farstep-heal-crew", daemon=True)
+
+    def start(self) -> None:
+        """Begins to open lines; whoever delivers letters must know of this crew by then."""
         self._thread.start()
 
     # -- for the receiver -----------------------------------------------------------------------------------------
 
     def alive(self) -> list[Source]:
         """The sources that have said how they are, in the order of their seats; call with the lock held."""
-        return [source for source in self._sources.values() if source.is_alive and source.status is not None]
+        return [source for source in self._sources.values() if source.is_alive and source.told_s]
 
     def known(self) -> list[Source]:
         """All sources there is a line to, whether they have answered or not; call with the lock held."""
@@ -130,6 +137,28 @@ class Crew:
     def ask(self, source: Source, wish: Wish, slot: int = 0, step: int = 0, chunk: int = 0) -> None:
         """Sends a wish; call without the lock."""
         source.line.request(Request(wish, slot, step, chunk, self.need))
+
+    def refresh(self, timeout_s: float) -> float:
+        """Asks all sources how they are now, and waits for the answers, not for ever.
+
+        Returns:
+            Seconds the slowest answer took.
+        """
+        began_s = time.monotonic()
+        with self.changed:
+            sources = self.known()
+        for source in sources:
+            self.ask(source, Wish.STATUS)
+
+        def has_heard() -> bool:
+            missing = set(self._seats) - self._sources.keys() - self._not_before_s.keys()
+            return not missing and all(
+                not source.is_alive or source.told_s > began_s for source in self._sources.values()
+            )
+
+        with self.changed:
+            self.changed.wait_for(has_heard, timeout_s)
+        return time.monotonic() - began_s
 
     def ban(self, source: Source, reason: str) -> None:
         """Gives up a member that sent what it should not have; it is not asked again for a minute."""
@@ -176,12 +205,18 @@ class Crew:
         own_id = self._membership.member.member_id
         seats = [seat.member_id for seat in generation.seats] if generation is not None else []
         seats = [member_id for member_id in seats if member_id != own_id]
-        for source in [source for source in self._sources.values() if source.member_id not in seats]:
-            source.line.fail(f"{source.member_id} no longer has a seat")
-        for source in [source for source in self._sources.values() if not source.is_alive]:
-            del self._sources[source.member_id]
+        for source in self._sources.values():
+            if source.member_id not in seats:
+                source.line.fail(f"{source.member_id} no longer has a seat")
+        with self.changed:
+            failed = [source for source in self._sources.values() if not source.is_alive]
+            for source in failed:
+                del self._sources[source.member_id]
+        for source in failed:
             source.line.close()
         now_s = time.monotonic()
+        with self.changed:
+            self._seats = tuple(seats)
         for member_id in seats:
             if member_id not in self._sources and now_s >= self._not_before_s.get(member_id, 0.0):
                 self._open(member_id)
@@ -194,16 +229,19 @@ class Crew:
         self._attempts += 1
         own_id = self._membership.member.member_id
         name = f"{self._run_id}/heal/{own_id}/{member_id}/{self._lane}/{self._attempts}"
-        source = Source(member_id)
+        source = Source(
+            member_id, name, LetterStore(lambda key, value: self._send_letter(member_id, name, key, value))
+        )
         source.free_slots = list(range(self.settings.chunks_in_flight))
         source.free_gradient_slots = [
             FIRST_GRADIENT_SLOT + number for number in range(self.settings.gradients_in_flight)
         ]
+        self._opening = [source]  # its answer may arrive before the line is made
         try:
             source.line = Line(
                 self._endpoint,
                 RECEIVER,
-                self._membership.store(name),
+                source.store,
                 name,
                 lambda words: self._on_control(source, words),
                 lambda reason: self._on_failure(source, reason),
@@ -213,7 +251,17 @@ class Crew:
             return
         with self.changed:
             self._sources[member_id] = source
-        self._membership.request(member_id, {"kind": OPEN_KIND, "name": name, "lane": self._lane})
+
+    def _send_letter(self, member_id: str, name: str, key: str, value: bytes) -> None:
+        self._membership.request(member_id, letter(OPEN_KIND, self._lane, name, key, value))
+
+    def deliver(self, sender: str, name: str, key: str, value: bytes) -> None:
+        """Takes the address a source sends for its end of a line."""
+        with self.changed:
+            sources = self._opening + self.known()
+        for source in sources:
+            if (source.member_id, source.name) == (sender, name):
+                source.store.deliver(key, value)
 
     def _ping(self, now_s: float) -> None:
         for source in list(self._sources.values()):
@@ -228,7 +276,7 @@ class Crew:
             source.heard_s = time.monotonic()
             handler = None
             if isinstance(answer, Status):
-                source.status = answer
+                source.status, source.told_s = answer, source.heard_s
                 self.failures.pop(source.member_id, None)
             elif isinstance(answer, Answer):
                 handler = source.on_answer.pop(answer.slot, None)

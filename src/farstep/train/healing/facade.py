@@ -11,9 +11,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from farstep.collectives.transport import Endpoint
-from farstep.train.healing.crew import OPEN_KIND, Crew, Membership
+from farstep.train.healing.crew import Crew, Membership
 from farstep.train.healing.errors import HealingError
 from farstep.train.healing.feed import GradientFeed
+from farstep.train.healing.letters import ANSWER_KIND, OPEN_KIND, LetterStore, letter, letter_of
 from farstep.train.healing.pacing import Pacer
 from farstep.train.healing.pull import ImagePull, PullReport
 from farstep.train.healing.settings import HealingSettings
@@ -173,6 +174,8 @@ class Healing:
                 self._pull(crew, feed, is_done)
             elif feed.is_lost:
                 self._membership.event("heal_behind", step=self._adapter.committed)
+                if self._is_ready:
+                    self._membership.announce_ready(None)
                 self._has_state = self._is_ready = False
             else:
                 self._apply_next(feed)
@@ -219,11 +222,21 @@ class Healing:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _on_request(self, sender: str, payload: Mapping[str, Any]) -> None:
-        if payload.get("kind") != OPEN_KIND or payload.get("lane") != self._lane:
+        found = letter_of(payload, self._lane)
+        if found is None:
             return
-        name = payload.get("name")
-        if self._has_seat and isinstance(name, str) and len(name) < 1024:
-            self._service.open(sender, name, self._membership.store(name))
+        kind, name, key, value = found
+        crew = self._crew
+        if kind == ANSWER_KIND and crew is not None:
+            crew.deliver(sender, name, key, value)
+        elif kind == OPEN_KIND and self._has_seat:
+            store = LetterStore(
+                lambda key, value: self._membership.request(
+                    sender, letter(ANSWER_KIND, self._lane, name, key, value)
+                )
+            )
+            store.deliver(key, value)
+            self._service.open(sender, name, store)
 
     def _begin_following(self) -> tuple[Crew, GradientFeed]:
         if self._crew is None or self._feed is None:
@@ -232,6 +245,7 @@ class Healing:
             self._is_ready = False
             if self._has_state:
                 self._feed.start(self._adapter.committed)
+            self._crew.start()
         return self._crew, self._feed
 
     def _stop_following(self) -> None:

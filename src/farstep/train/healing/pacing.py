@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 __all__ = ["Pacer"]
 
-BURST_BYTES = 2 << 20
-"""Sent at once after a pause: two chunks."""
+BURST_NS = 40_000_000
+"""Of sending may happen at once after a pause."""
 BASELINE_STEPS = 32
 """Undisturbed steps whose median is the yardstick."""
 BASELINE_STEPS_MIN = 3
@@ -84,8 +84,7 @@ class Pacer:
         """Notes that so many bytes are sent now."""
         with self._lock:
             now = self._now_ns()
-            earliest = now - int(BURST_BYTES / self._rate)
-            self._free_ns = max(self._free_ns, earliest) + int(length_bytes / self._rate)
+            self._free_ns = max(self._free_ns, now - BURST_NS) + int(length_bytes / self._rate)
             self._sent_in_step += length_bytes
 
     def step_ended(self) -> None:

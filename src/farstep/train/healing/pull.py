@@ -21,6 +21,8 @@ MARGIN_S = 0.02
 """Ahead of now at which sources are to copy their state, beyond round trips."""
 AGREE_TRIES_MAX = 5
 """Attempts to have all sources copy at the same boundary; after that those that could are enough."""
+REFRESH_S = 0.5
+"""What members that were only now asked get to answer, so that all can take part."""
 FAILURES_MAX = 3
 """Snapshots that turn out to be of no use before the receiver gives up."""
 WAIT_S = 0.1
@@ -119,7 +121,6 @@ class ImagePull:
             self._changed.wait_for(lambda: bool(self._crew.alive()) or self._is_cancelled(), WAIT_S)
             if not self._crew.alive():
                 return False
-        self._await_statuses()
         for attempt in range(AGREE_TRIES_MAX):
             is_last = attempt == AGREE_TRIES_MAX - 1
             if attempt:
@@ -133,27 +134,18 @@ class ImagePull:
                 return self._choose(offers)
         return False
 
-    def _await_statuses(self) -> None:
-        """Gives members that have just been asked a moment to answer, so that all take part."""
-        with self._changed:
-            sources = self._crew.known()
-            end_s = time.monotonic() + 0.5
-            self._changed.wait_for(
-                lambda: all(source.status is not None or not source.is_alive for source in sources),
-                max(0.0, end_s - time.monotonic()),
-            )
-
     def _ask_for_snapshots(self, patience: int) -> list[Source]:
         """Asks all sources for the same snapshot and waits for what they say.
 
         Args:
             patience: factor by which the boundary is moved into the future.
         """
+        delay_s = self._crew.refresh(REFRESH_S)
         with self._changed:
             sources = self._crew.alive()
             if not sources:
                 return []
-            step = self._common_step(sources, patience)
+            step = self._common_step(sources, patience, MARGIN_S + delay_s)
             self._round += 1
             self._offers, self._missed = [], 0
             this_round = self._round
@@ -175,7 +167,7 @@ class ImagePull:
                 source.on_answer.pop(MANIFEST_SLOT, None)
         return sources
 
-    def _common_step(self, sources: list[Source], patience: int) -> int:
+    def _common_step(self, sources: list[Source], patience: int, ahead_s: float) -> int:
         held = Counter(
             source.status.snapshot
             for source in sources
@@ -190,7 +182,6 @@ class ImagePull:
         if all(status.is_standing for status in statuses):
             return newest
         fastest_ns = min((status.step_time_ns for status in statuses if status.step_time_ns), default=10**9)
-        ahead_s = MARGIN_S + self._crew.settings.ping_interval_s  # a status may be as old as a ping is rare
         return newest + 1 + int(patience * ahead_s * 1e9 / max(fastest_ns, 1))
 
     def _is_stuck(self, sources: list[Source], step: int) -> bool:

@@ -1,5 +1,6 @@
 """The healthy side: answers every receiver from a thread of its own, at a pace that leaves training nearly alone."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 
 from farstep.collectives import Store
 from farstep.collectives.transport import Endpoint
+from farstep.engine import EngineError
 from farstep.train.healing.line import (
     NOTHING,
     SOURCE,
@@ -26,9 +28,13 @@ from farstep.train.healing.snapshot import LogEntry, Snapshot, SnapshotStore
 
 __all__ = ["Served", "SourceService"]
 
+logger = logging.getLogger(__name__)
+
 WISHES_MAX = 256
 """Wishes of one receiver that wait; one that sends more has gone wrong."""
 SLOTS_MAX = 256
+OLD_PER_STEP = 2
+"""Gradients of past steps that a receiver gets per step in any case: more than are added."""
 TICK_S = 0.25
 
 
@@ -112,6 +118,7 @@ class _Session:
         self._inbox: deque[Request] = deque()
         self._waiting: list[Request] = []
         self._seen = -1
+        self._overdrawn_step, self._num_overdrawn = -1, 0
         self._snapshots: dict[int, Snapshot] = {}
         self._heard_s = time.monotonic()
         self._broken: str | None = None
@@ -151,12 +158,14 @@ class _Session:
     def run(self, endpoint: Endpoint, store: Store) -> None:
         """Serves until the receiver leaves, or does not come back."""
         lower_priority(self._service._settings.niceness)
-        line = self._line = Line(endpoint, SOURCE, store, self.name, self._on_control, self._on_failure)
         try:
+            line = self._line = Line(endpoint, SOURCE, store, self.name, self._on_control, self._on_failure)
             while self._broken is None:
                 self._serve(line)
             line.close(self._broken)
             self._linger()
+        except EngineError as error:
+            logger.warning("cannot heal %s: %s", self._receiver, error)
         finally:
             self._kept.release(self)
             self._service._forget(self)
@@ -261,7 +270,7 @@ class _Session:
         return True
 
     def _try_gradient(self, line: Line, request: Request) -> bool:
-        if self._is_paced(request) and self._service._pacer.wait_ns() > 0:
+        if self._is_paced(request) and self._service._pacer.wait_ns() > 0 and not self._may_overdraw():
             return False
         entry, may_come = self._kept.gradient(request.step)
         if entry is None:
@@ -270,6 +279,13 @@ class _Session:
             return not may_come
         self._send_gradient(line, request, entry)
         return True
+
+    def _may_overdraw(self) -> bool:
+        """Whether an old gradient may be sent although it is not its turn, lest the receiver never catch up."""
+        if self._overdrawn_step != self._kept.committed:
+            self._overdrawn_step, self._num_overdrawn = self._kept.committed, 0
+        self._num_overdrawn += 1
+        return self._num_overdrawn <= OLD_PER_STEP
 
     def _send_gradient(self, line: Line, request: Request, entry: LogEntry) -> None:
         image = entry.image()

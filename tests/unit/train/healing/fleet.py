@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farstep.testing.memory_engine import MemoryFabric, MemoryStore
+from farstep.testing.memory_engine import MemoryFabric
 from farstep.train.healing import Healing, HealingSettings, state_digest
 
 QUICK = HealingSettings(
@@ -114,8 +114,6 @@ class Hub:
 
     generation: FakeGeneration | None = None
     members: dict[str, "FakeMembership"] = field(default_factory=dict)
-    stores: dict[str, MemoryStore] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def join(self, name: str) -> "FakeMembership":
         self.members[name] = FakeMembership(self, Who(name))
@@ -132,10 +130,6 @@ class FakeMembership:
 
     def current(self) -> FakeGeneration | None:
         return self._hub.generation
-
-    def store(self, scope: str) -> MemoryStore:
-        with self._hub.lock:
-            return self._hub.stores.setdefault(scope, MemoryStore())
 
     def request(self, to: str, payload: dict[str, Any]) -> None:
         target = self._hub.members.get(to)
