@@ -1,7 +1,7 @@
 """Makes the links of a communicator, each when it is first needed.
 
 Both ends of a link run the same collective when they first need it, so that each publishes its greeting in
-the store and then waits for the other's; nobody has to listen for newcomers.
+the store and then waits for the other's; nobody has to listen for newcomers. A link is used once both ends are open.
 """
 
 from __future__ import annotations
@@ -63,17 +63,23 @@ class Mesh:
                 if self._failure is not None:
                     link.connection.abort(self._failure)
                 self._links[peer] = link
-            self.store.set(self._key(self.rank, peer), link.greeting)
+            self.store.set(self._key(self.rank, peer, "link"), link.greeting)
             made.append(link)
         for link in made:
-            link.connect(self._greeting_of(link.peer, deadline_s))
+            link.connect(self._from(link.peer, "link", deadline_s))
+            self.store.set(self._key(self.rank, link.peer, "open"), b"1")
+        # What reaches a peer that has not opened its end is lost, and noticed only by a retransmission timeout.
+        for link in made:
+            self._from(link.peer, "open", deadline_s)
 
-    def _greeting_of(self, peer: int, deadline_s: float) -> bytes:
-        """Waits for a peer's greeting, in slices, because a store's wait cannot be broken off."""
+    def _from(self, peer: int, what: str, deadline_s: float) -> bytes:
+        """Waits for what a peer says, in slices, because a store's wait cannot be broken off."""
         while True:
             left_s = deadline_s - time.monotonic()
             try:
-                return self.store.get(self._key(peer, self.rank), min(max(left_s, 0.001), STORE_SLICE_S))
+                return self.store.get(
+                    self._key(peer, self.rank, what), min(max(left_s, 0.001), STORE_SLICE_S)
+                )
             except TimeoutError as error:
                 if self._failure is not None:
                     raise CommunicatorAborted(self._failure) from None
@@ -82,8 +88,8 @@ class Mesh:
                         f"rank {peer} of {self.name!r} has not announced itself in time"
                     ) from error
 
-    def _key(self, source: int, target: int) -> str:
-        return f"{self.name}/link/{source}/{target}"
+    def _key(self, source: int, target: int, what: str) -> str:
+        return f"{self.name}/{what}/{source}/{target}"
 
     def abort(self, reason: str) -> None:
         """Fails every wait on every link at once, on both ends."""
