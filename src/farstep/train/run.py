@@ -286,7 +286,7 @@ def join(
         name: of the replica group; the same again when it is restarted. `FARSTEP_GROUP`.
         site: where it is; members of one site are expected to fail together. `FARSTEP_SITE`.
         spare: wait with the state at hand until a member is lost. `FARSTEP_SPARE`.
-        tls: folder with `ca.pem`, and this member's certificate and key. `FARSTEP_TLS`.
+        tls: folder with `ca.pem` and this member's `NAME.pem` and `NAME.key`. `FARSTEP_TLS`.
         run: name of the run. `FARSTEP_RUN`.
         ports: local UDP ports, one per plane of the network. `FARSTEP_BIND`.
         profile: settings of the transport.
@@ -315,6 +315,7 @@ def join(
         member_id=found.member_id if name in (None, found.group) else None,
         bind=found.bind,
     )
+    _warm_up()
     inner = _join_inner(environment)
     info = MemberInfo.create(
         environment.group,
@@ -331,6 +332,17 @@ def join(
     return joined
 
 
+def _warm_up() -> None:
+    """Loads now what would otherwise be loaded at the first step.
+
+    Loading holds the interpreter for seconds on a busy machine, and a member that is silent for so long is given up.
+    """
+    import torch
+
+
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # loads half of torch
+
+
 def _join_inner(environment: Environment) -> InnerRanks:
     if environment.size == 1:
         return AloneInside()
@@ -340,9 +352,15 @@ def _join_inner(environment: Environment) -> InnerRanks:
 def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
     if not environment.coordinators:
         return lambda info: SoloMembership(info, run=environment.run)
-    from farstep.membership import MembershipClient, TlsFiles
+    from farstep.membership.client import MembershipClient
+    from farstep.membership.tls import TlsFiles
 
-    tls = TlsFiles.in_folder(environment.tls) if environment.tls is not None else None
+    try:
+        tls = (
+            TlsFiles.in_directory(environment.tls, environment.group) if environment.tls is not None else None
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
 
     def connect(info: MemberInfo) -> Any:
         return MembershipClient(
@@ -358,7 +376,7 @@ def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
 
 def _healing() -> Callable[..., HealingPort] | None:
     try:
-        from farstep.train.healing import Healing
+        from farstep.train.healing.facade import Healing
     except ImportError:
         return None
     return Healing

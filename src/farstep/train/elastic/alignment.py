@@ -48,7 +48,7 @@ class Report:
         last_is_applied: whether the last committed step was applied rather than refused.
         last_norm_word: norm of its gradient.
         is_newcomer: has not been compared with the others yet.
-        deal_seats: number of seats among which the batch in hand was dealt; 0 if it can be dealt anew, or there is none.
+        deal_seats: among how many seats the batch in hand was dealt; 0 if it can be dealt anew, or there is none.
         deal_seat: which of them is this member's; -1 for none.
     """
 

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,14 @@ import numpy as np
 
 from farstep.collectives.transport import Endpoint
 from farstep.engine import EngineError
-from farstep.membership import Evicted, Generation, MembershipClosed, MembershipTimeout, RunEnded
+from farstep.membership import (
+    Evicted,
+    Generation,
+    MembershipClosed,
+    MembershipError,
+    MembershipTimeout,
+    RunEnded,
+)
 from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
 from farstep.train.elastic.lane import Lane
 from farstep.train.elastic.seams import HealingPort, Place, RunOver, Thresholds
@@ -168,9 +175,8 @@ class Formation:
             is_old = lane is not None and lane.generation.number < generation.number
             if lane is not None and is_old and (generation.is_urgent or self._is_forming):
                 lane.abort(f"generation {generation.number}: {generation.reason or 'members changed'}")
-        wake = getattr(self._healing, "wake", None)
-        if wake is not None:
-            wake()
+        if self._healing is not None:
+            self._healing.wake()
 
     # -- entering and changing ------------------------------------------------------------------------
 
@@ -328,7 +334,15 @@ class Formation:
                     self._end(str(error))
                 self._be_reborn(str(error))
                 after = 0  # a new incarnation looks at whatever there is
-            except (RunEnded, MembershipClosed) as error:
+            except RunEnded as error:
+                # The others have committed the last step, so its gradient is in here too if it was under way.
+                if (
+                    self._runner.is_prepared
+                    and getattr(self.membership, "final_step", None) == self._state.committed + 1
+                ):
+                    self._runner.commit_prepared()
+                self._end(str(error))
+            except MembershipClosed as error:
                 self._end(str(error))
             else:
                 if generation.seat_of(self.membership.member.member_id) is not None:
@@ -337,10 +351,13 @@ class Formation:
                 self._stand_by()
 
     def _wait(self, after: int) -> Generation:
-        standstill = getattr(self._healing, "standstill", None)
-        with standstill() if standstill is not None else nullcontext():
+        with self._standing_still():
             generation: Generation = self.membership.wait_generation(after, timeout_s=WAIT_SLICE_S)
         return generation
+
+    def _standing_still(self) -> AbstractContextManager[Any]:
+        """While the context lasts the state does not change, and may be given to others."""
+        return self._healing.standstill() if self._healing is not None else nullcontext()
 
     def _stand_by(self) -> None:
         """Keeps up with the run without a seat, until there is one or something else to look at."""
@@ -348,8 +365,15 @@ class Formation:
 
         def is_done() -> bool:
             generation = membership.current()
-            has_seat = generation is not None and generation.seat_of(membership.member.member_id) is not None
-            return has_seat or self._link.is_leaving or self._link.is_closed
+            if generation is not None and generation.seat_of(membership.member.member_id) is not None:
+                return True
+            try:
+                membership.wait_generation(generation.number if generation is not None else 0, timeout_s=0.0)
+            except MembershipTimeout:
+                return bool(self._link.is_leaving or self._link.is_closed)
+            except MembershipError:
+                return True  # evicted, or the run has ended: whoever waits next is told
+            return True
 
         if self._healing is not None:
             self._healing.follow(is_done)
@@ -418,7 +442,8 @@ class Formation:
         ]
         if lane.seat in plan.behind and self._healing is not None:
             self._healing.catch_up(plan.target, sources, CATCH_UP_S)
-        still = [report.committed < plan.target for report in self._gather(lane)]
+        with self._standing_still():  # those that are behind may need the whole state from the others
+            still = [report.committed < plan.target for report in self._gather(lane)]
         if any(still):
             self._share(lane, plan, [seat for seat, is_behind in enumerate(still) if is_behind])
 

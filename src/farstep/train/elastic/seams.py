@@ -7,6 +7,7 @@ gets the whole state from a peer while the others wait, without checkpoints noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointPort",
     "DataSource",
     "HealingPort",
+    "InnerRankLost",
     "Place",
     "RunOver",
     "StateAdapter",
@@ -26,6 +28,10 @@ __all__ = [
 
 class RunOver(Exception):
     """There is nothing left to do here: the run has ended, or this member has left it."""
+
+
+class InnerRankLost(RuntimeError):
+    """A rank of this replica group is gone, and the group with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +170,12 @@ class HealingPort(Protocol):
 
     def at_boundary(self, step: int) -> None:
         """So many steps are committed and none is under way."""
+
+    def standstill(self) -> AbstractContextManager[None]:
+        """While the context lasts the state does not change, so that it can be given away at any time."""
+
+    def wake(self) -> None:
+        """Has :meth:`follow` look at once whether it is done. From any thread."""
 
     def follow(self, is_done: Callable[[], bool]) -> None:
         """Pulls the state of the run, announces it and keeps up with it until told to end."""

@@ -203,7 +203,16 @@ class StepRunner:
             norm=float_of(int(words[3])),
         )
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the reduced gradient of the next step is in the buckets."""
+        return self._is_prepared
+
     # -- the commit -----------------------------------------------------------------------------------
+
+    def commit_prepared(self) -> StepMeta:
+        """Commits the step whose gradient is in, by what this member itself found."""
+        return self.commit(norm=self._norm, is_applied=self._may_apply)
 
     def commit(self, *, norm: float, is_applied: bool) -> StepMeta:
         """Makes the step whose gradient is in the buckets part of the state."""

@@ -1,0 +1,71 @@
+"""What a member of a test job runs: a small model on numbers of its own making, one JSON line per step."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import farstep
+from farstep.train.healing import state_digest
+
+
+def main() -> None:
+    steps = int(os.environ.get("TEST_STEPS", "40"))
+    compute_s = float(os.environ.get("TEST_COMPUTE_S", "0.02"))
+    width = int(os.environ.get("TEST_WIDTH", "64"))
+    form = os.environ.get("TEST_FORM", "batch")
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(
+        torch.randn(4096, 32, generator=generator), torch.randint(0, 10, (4096,), generator=generator)
+    )
+    run = farstep.join()
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.Linear(width, 10)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    trainer = farstep.Trainer(run, model, optimizer, scheduler=scheduler, clip_norm=1.0)
+
+    def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
+        time.sleep(compute_s)
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    for batch in run.shard(data, batch_size=48, steps=steps):
+        if form == "batch":
+            trainer.step(loss_of, batch)
+        else:
+            trainer.step(lambda batch=batch: loss_of(batch))
+        report = trainer.report
+        say(
+            step=report.step,
+            loss=report.loss,
+            groups=report.num_groups,
+            samples=report.samples,
+            attempts=report.attempts,
+            generation=report.generation,
+            ms=report.step_time_ns / 1e6,
+            stalled_ms=report.stalled_ns / 1e6,
+        )
+    say(
+        end=trainer.committed,
+        digest=state_digest(trainer.state.capture()),
+        rate=optimizer.param_groups[0]["lr"],
+    )
+    run.close()
+
+
+def say(**values: object) -> None:
+    sys.stdout.write(json.dumps({"t": time.monotonic(), **values}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
