@@ -4,16 +4,16 @@ from farstep import sim
 
 
 def test_planes_share_by_capacity_if_asked_to():
-    fabric = sim.fabric("clos", nics=32, planes=4, radix=16)
-    dead = [{"kind": "switch_down", "switch": "t1/p0/0", "at_us": 0}]
+    fabric = sim.fabric("clos", nics=64, planes=4, radix=16)
+    dead = [{"kind": "switch_down", "switch": f"t1/p0/{index}", "at_us": 0} for index in range(2)]
 
     def run(**knobs) -> sim.SimResult:
         transport = {"name": "mrc", **knobs}
-        return sim.simulate(fabric, sim.permutation(size_bytes=2_000_000), transport=transport, faults=dead)
+        return sim.simulate(fabric, sim.permutation(size_bytes=4_000_000), transport=transport, faults=dead)
 
     equal, by_capacity = run(), run(capacity_share=True)
     assert (run(capacity_share=False).finish_ns == equal.finish_ns).all()
     assert not by_capacity.meta["ignored"]
     shares = [result.plane_bytes()[0] / result.plane_bytes()[1:].mean() for result in (equal, by_capacity)]
-    assert shares[1] < 0.9 * shares[0], "half of plane 0 is gone, one of its two T1"
+    assert shares[1] < 0.96 * shares[0], "half of plane 0 is gone, two of its four T1"
     assert by_capacity.flow_time.p50_ns < equal.flow_time.p50_ns
