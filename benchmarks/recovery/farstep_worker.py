@@ -35,7 +35,7 @@ def main() -> None:
     while True:
         for inputs, classes in run.shard(samples, batch_size=batch):
             loss = trainer.step(lambda x=inputs, y=classes: functional.cross_entropy(model(x), y))
-            record.write("step", step=trainer.committed, committed=True, groups=run.num_seats, loss=loss)
+            record.write("step", step=trainer.committed, committed=True, groups=trainer.place.num_seats if trainer.place else 0, loss=loss)
 
 
 main()
