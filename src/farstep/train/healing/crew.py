@@ -89,6 +89,7 @@ class Crew:
     Attributes:
         changed: guards the sources and whatever else the receiver keeps; notified when anything arrives or fails.
         need: first step whose gradient is still needed; told to all sources with every message.
+        num_wakes: how often :meth:`wake` was called.
         failures: why members were given up, by member; the newest reason of each.
     """
 
@@ -98,6 +99,7 @@ class Crew:
         self.changed = threading.Condition()
         self.need = NOTHING
         self.failures: dict[str, str] = {}
+        self.num_wakes = 0
         self.settings = settings
         self._endpoint = endpoint
         self._membership = membership
@@ -166,9 +168,12 @@ class Crew:
         self._membership.event("heal_source_rejected", member=source.member_id, reason=reason)
         source.line.fail(reason)
 
-    def look(self) -> None:
-        """Looks at the membership at once."""
+    def wake(self) -> None:
+        """Has the membership looked at at once, and ends the waits of whoever waits for sources."""
         self._poke.set()
+        with self.changed:
+            self.num_wakes += 1
+            self.changed.notify_all()
 
     def describe(self) -> str:
         """Why there is nobody to ask, for people."""

@@ -26,6 +26,7 @@ __all__ = ["Healing"]
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
+CLOSE_TIMEOUT_S = 5.0
 COMPLAIN_S = 10.0
 """Pause between two messages that nobody can give the state."""
 
@@ -81,6 +82,7 @@ class Healing:
         self._has_state = False
         self._is_ready = False
         self._is_closed = threading.Event()
+        self._closing: threading.Thread | None = None
         self.last_pull: PullReport | None = None
         """How the last state was pulled."""
         membership.on_request(self._on_request)
@@ -93,8 +95,8 @@ class Healing:
         if self._has_seat:
             self._stop_following()
             self._kept.at_boundary(self._adapter.committed)
-        elif self._crew is not None:
-            self._crew.look()
+        else:
+            self.wake()
 
     def on_committed(self, flats: Sequence[Tensor], meta: Mapping[str, Any]) -> None:
         """Keeps the reduced gradient of a step for those who follow; returns at once if there are none.
@@ -201,15 +203,15 @@ class Healing:
         """Makes :meth:`follow` look at once whether it is done, and at the newest generation."""
         crew = self._crew
         if crew is not None:
-            crew.look()
-            with crew.changed:
-                crew.changed.notify_all()
+            crew.wake()
 
     def close(self) -> None:
         """Ends everything; receivers go on with other sources."""
         self._is_closed.set()
         self._stop_following()
         self._service.close()
+        if self._closing is not None:
+            self._closing.join(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -249,9 +251,11 @@ class Healing:
         return self._crew, self._feed
 
     def _stop_following(self) -> None:
+        """Ends all lines to sources, in the background: whoever has just been given a seat has better things to do."""
         crew, self._crew, self._feed = self._crew, None, None
         if crew is not None:
-            crew.close()
+            self._closing = threading.Thread(target=crew.close, name="farstep-heal-close", daemon=True)
+            self._closing.start()
 
     def _is_over(self, is_done: Callable[[], bool]) -> bool:
         return self._is_closed.is_set() or is_done()
@@ -268,7 +272,11 @@ class Healing:
 
         def is_cancelled() -> bool:
             nonlocal complained_s
-            if time.monotonic() - complained_s > COMPLAIN_S:
+            with crew.changed:
+                has_sources = bool(crew.alive())
+            if has_sources:
+                complained_s = time.monotonic()
+            elif time.monotonic() - complained_s > COMPLAIN_S:
                 complained_s = time.monotonic()
                 self._complain(crew)
             return self._is_over(is_done)

@@ -78,10 +78,14 @@ class GradientFeed:
             self._crew.need = step
 
     def take(self, timeout_s: float) -> ReceivedStep | None:
-        """The next step in order, if it arrives in time; it counts as applied when the next one is taken."""
+        """The next step in order; None if it does not arrive in time, or the crew was woken."""
         self._pump()
         with self._changed:
-            self._changed.wait_for(lambda: self._next in self._ready or self.is_lost, timeout_s)
+            num_wakes = self._crew.num_wakes
+            self._changed.wait_for(
+                lambda: self._next in self._ready or self.is_lost or self._crew.num_wakes != num_wakes,
+                timeout_s,
+            )
             received = self._ready.pop(self._next, None)
             if received is not None:
                 self._gone.pop(self._next, None)
