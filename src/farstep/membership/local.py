@@ -85,6 +85,7 @@ class LocalHub:
         self._members: list[LocalMembership] = []
         self._stopped: set[LocalMembership] = set()
         self._next_link = 1
+        self._dead: list[str] = []
         self._is_closing = False
         self._inbox: deque[Callable[[Proposer], None]] = deque()
         self._thread = threading.Thread(target=self._run, name="farstep-local-hub", daemon=True)
@@ -156,14 +157,11 @@ class LocalHub:
             if membership in self._members:
                 self._members.remove(membership)
             link = next((link for link, other in self._links.items() if other is membership), None)
-            member_id = membership.member.member_id
             if link is not None:
                 del self._links[link]
                 self._inbox.append(lambda proposer: proposer.on_closed(link, absence, time.monotonic_ns()))
             if is_certified:
-                self._inbox.append(
-                    lambda proposer: proposer.on_process_state(member_id, True, time.monotonic_ns())
-                )
+                self._dead.append(membership.member.member_id)
         self.poke()
 
     def reconnect(self, membership: LocalMembership) -> None:
@@ -230,6 +228,8 @@ class LocalHub:
                 return
             while self._inbox:
                 self._inbox.popleft()(proposer)
+            for member_id in self._dead:
+                proposer.on_process_state(member_id, True, time.monotonic_ns())
             for link, membership in list(self._links.items()):
                 if membership in self._stopped:
                     continue

@@ -7,6 +7,7 @@ with another that has never heard of the run.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
@@ -102,6 +103,7 @@ class MemberCore:
         info: who this is.
         run: name of the run it belongs to.
         wants: what it came for.
+        ask_kernel: tells whether a process of this host has exited.
 
     Attributes:
         was_member: whether it has ever been part of a generation.
@@ -110,8 +112,16 @@ class MemberCore:
         is_welcome: a coordinator has answered the hello on the current connection.
     """
 
-    def __init__(self, info: MemberInfo, run: str, wants: Wants = "seat") -> None:
+    def __init__(
+        self,
+        info: MemberInfo,
+        run: str,
+        wants: Wants = "seat",
+        *,
+        ask_kernel: Callable[[str], bool | None] = has_exited,
+    ) -> None:
         self.info = info
+        self._ask_kernel = ask_kernel
         self.run = run
         self.wants = wants
         self.acceptor = Acceptor(info.member_id)
@@ -311,7 +321,7 @@ class MemberCore:
 
     @_handle.register
     def _(self, message: wire.Witness, now_ns: int) -> None:
-        if has_exited(message.info.process):
+        if self._ask_kernel(message.info.process):
             self.certify_death(message.info.member_id)
 
     @_handle.register

@@ -84,7 +84,8 @@ class Proposer(Succession):
         if pause_ns > PAUSE_NS:
             self.roster.forgive(pause_ns)
             self._effects.append(Note("coordinator_paused", {"pause_s": round(pause_ns / 1e9, 3)}))
-        self._advance(now_ns)
+        if now_ns >= self._quiet_until_ns:
+            self._advance(now_ns)
 
     # ---- commands ----
 

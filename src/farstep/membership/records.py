@@ -223,7 +223,7 @@ class MembershipConfig(Record):
     """A member that is connected but not heard for so long is given up."""
     heartbeat_s: PositiveFloat = 0.1
     """Interval of a member's heartbeats, and of its attempts to connect."""
-    return_s: PositiveFloat = 0.8
+    return_s: PositiveFloat = 0.7
     """A coordinator that has just started gives voters it has not seen so long to find it."""
     settle_s: Annotated[float, Field(ge=0)] = 0.5
     """A coordinator forms no new run before it has been up for so long: members of a run that is under way

@@ -18,6 +18,10 @@ LOST_GRACE_RTTS = 4
 """A connection that broke without a farewell means a dead process, or a broken path. A living member comes
 back at once: its new connection needs three to four round trips. Bounds for unmeasured and absurd ones."""
 
+DOUBT_HEARTBEATS = 3
+"""Heartbeats a connected member may miss before its kernel is asked: its process may be dead all the same,
+if children that it has forked keep its sockets open."""
+
 STRANGERS_MAX = 4096
 """Most members on the roster; those that left long ago are forgotten first."""
 
@@ -149,6 +153,7 @@ class Roster:
     def heard(self, item: Attendance, now_ns: int) -> None:
         """Notes a sign of life."""
         item.last_heard_ns = now_ns
+        item.witness_delay_ns = 0
         item.is_reported_gone = False
 
     def forgive(self, pause_ns: int) -> None:
@@ -172,6 +177,12 @@ class Roster:
             case Absence.LEFT:
                 grace_ns = 0
         return item.absent_since_ns + grace_ns
+
+    def doubt_ns(self, item: Attendance) -> int:
+        """Returns from when on it is worth asking a kernel whether the member's process has exited."""
+        if item.link is not None:
+            return item.last_heard_ns + _ns(DOUBT_HEARTBEATS * self.config.heartbeat_s)
+        return item.absent_since_ns
 
     def is_gone(self, item: Attendance, now_ns: int) -> bool:
         """Whether a member has to be given up."""

@@ -74,6 +74,7 @@ class Succession:
         self._forming_since_ns: int | None = None
         self._waiting_since_ns: int | None = None
         self._is_busy = False
+        self._quiet_until_ns = 0
         self._final_step: int | None = None
 
     @property
@@ -93,7 +94,9 @@ class Succession:
     # ---- what comes next ----
 
     def _advance(self, now_ns: int) -> None:
+        """Does all that can be done now."""
         self._is_busy = False
+        self._quiet_until_ns = 0
         if self.generation is None:
             self._form(now_ns)
         if self.generation is None or self.ended is not None:
@@ -104,6 +107,11 @@ class Succession:
                 break
         else:
             self._is_busy = True
+        is_settled = self.waiting is None and not self._complaints.is_pending
+        if self.generation is not None and is_settled and not self._is_busy:
+            # Nothing happens by itself before somebody has been silent for a while.
+            items = (self.roster.get(member_id) for member_id in self.generation.voter_ids)
+            self._quiet_until_ns = min(self.roster.doubt_ns(item) for item in items if item is not None)
 
     def _step(self, now_ns: int) -> bool:
         """Does one thing towards the next generation; returns whether one was committed."""
@@ -121,8 +129,10 @@ class Succession:
             outcome = None
         plan = outcome if isinstance(outcome, Plan) else None
         living = self._living(now_ns)
-        self._is_busy = (
+        self._is_busy = self.waiting is None and (
             plan is not None
+            or self._election.round is None
+            or not self._election.round.is_prepared
             or any(person.standing is Standing.GONE for person in people.values())
             or self._has_breaks(base)
         )
@@ -284,16 +294,17 @@ class Succession:
             return
         for info in (*base.seats, *base.spares):
             item = self.roster.get(info.member_id)
-            if item is None or item.link is not None or item.member_id in self.roster.certified:
+            if item is None or item.member_id in self.roster.certified or now_ns < self.roster.doubt_ns(item):
                 continue
-            if now_ns < item.next_witness_ns:
+            if item.witness_delay_ns and now_ns < item.next_witness_ns:
                 continue
             delay_ns = max(WITNESS_DELAY_NS[0], min(2 * item.witness_delay_ns, WITNESS_DELAY_NS[1]))
             item.witness_delay_ns = delay_ns
             item.next_witness_ns = now_ns + delay_ns
             self._effects.append(AskKernel(info))
             for other in self.roster.connected():
-                if same_host(other.info.process, info.process) and other.link is not None:
+                is_witness = other is not item and same_host(other.info.process, info.process)
+                if is_witness and other.link is not None:
                     self._effects.append(Send(other.link, wire.Witness(info=info)))
                     break
 
