@@ -62,11 +62,17 @@ def four_planes(leaves: int, spines: int = 16, nics_per_leaf: int | None = None)
     )
 
 
-@functools.lru_cache(maxsize=2)
-def cluster_c(planes: int) -> Topology:
-    """64 NICs of 400G over 8 leaves and 8 spines: 4 planes of 100G for MRC, one of 400G for RoCE."""
+@functools.lru_cache(maxsize=4)
+def cluster_c(planes: int, leaves: int = 8) -> Topology:
+    """64 NICs of 400G over leaves with as many uplinks as NICs: 4 planes of 100G for MRC, one of 400G for RoCE."""
+    each = 64 // leaves
     return leaf_spine(
-        leaves=8, spines=8, nics_per_leaf=8, planes=planes, port_gbps=400.0 / planes, **_LATENCIES
+        leaves=leaves,
+        spines=each,
+        nics_per_leaf=each,
+        planes=planes,
+        port_gbps=400.0 / planes,
+        **_LATENCIES,
     )
 
 

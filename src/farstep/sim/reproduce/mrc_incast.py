@@ -20,7 +20,7 @@ LINE_GBPS = 400.0
 ROCE_SHARE, MRC_SHARE = 4096 / 4198, 4096 / 4262
 """Payload of a packet on the wire."""
 WINDOW_US, WARM_US = 10_000.0, 2_000.0
-FAIR_US = 30_000.0
+FAIR_US = 120_000.0
 """Long enough for shares to be those of the seconds that are published."""
 DCQCN_ECN_BYTES = (130_000.0, 520_000.0)
 """A fifth and four fifths of the 650 KB in flight at 400 Gb/s over 13 us: the default of the other rows."""
@@ -172,9 +172,13 @@ def _collisions(effort: Effort) -> Sequence[Measure]:
 
 def _no_collisions(effort: Effort) -> Sequence[Measure]:
     found = []
-    for pairs in (1, 8):
-        slowest = [float(_permutation_shares("mrc", s, queue_pairs=pairs).min()) for s in effort.range()]
-        found.append(Measure.of(f"slowest flow of line, {pairs} QP", slowest, 0.96))
+    for pairs, low, changes, words in (
+        (1, 0.96, {}, "1 QP"),
+        (8, 0.96, {}, "8 QP"),
+        (8, None, {"skip_passes": 0}, "8 QP, marked EVs sit out the rest of the pass alone"),
+    ):
+        shares = [_permutation_shares("mrc", s, queue_pairs=pairs, **changes) for s in effort.range()]
+        found.append(Measure.of(f"slowest flow of line, {words}", [float(s.min()) for s in shares], low))
     return found
 
 
@@ -241,10 +245,6 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="no visible change, one link suffices",
         setup="one pair across racks, links die silently every 1 ms; from 0.3 ms after each",
         measure=_links_removed,
-        note="data leaves a dead path at once: with the ways back whole each removal is seen for 0.1 ms at"
-        " most. But a"
-        " receiver that sends no data itself goes on to answer over dead ways back, three of four in the end, and its"
-        " sender waits for timeouts",
     ),
     "Q32": Experiment(
         title="8 to 8 across racks, RoCE with 1 QP",
@@ -257,17 +257,19 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="390 Gb/s every flow; line rate with 8 QPs",
         setup="as published",
         measure=_no_collisions,
-        note="with 4 and more QPs a NIC their windows together overfill the T0's uplinks: 5 % of packets are"
-        " trimmed; 1 and"
-        " 2 QPs trim nothing",
+        note="8 QPs that rotate on their own meet at random, so there are marks. A marked EV sits out the next pass"
+        " as well, and a pass of 64 EVs takes each of 8 QPs 44 us, three round trips: they all avoid for long what was"
+        " full for a moment. The specification leaves the time open beyond the rest of a pass; with that alone the"
+        " line is full",
     ),
     "Q34": Experiment(
         title="The same, RoCE with 8 QPs, PFC only",
         published="marginal gain, for PFC throttles the whole NIC",
         setup="as published; 20 seeds",
         measure=_pfc_pairs,
-        note="marginal is read as at most 15 %; the spread over seeds is wide, as 8 paths even out what one"
-        " happens to meet",
+        note="marginal is read as at most 15 %. Pauses do hold up whole NICs, which go at the pace of their slowest"
+        " path; but of 32 paths on 4 uplinks the fullest has one and a half times its share, of 4 paths twice, so the"
+        " mean gains; by how much depends on the draw",
     ),
     "Q36": Experiment(
         title="15:1, a new flow every 5 s, three settings of DCQCN",
