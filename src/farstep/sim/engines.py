@@ -53,7 +53,12 @@ def _run_flow(prepared: Prepared) -> SimResult:
         raise SimulationStalled(str(error), error.result) from error
     sizes = tasks.size_bytes[tasks.is_flow]
     flow_bytes = float(np.median(sizes)) if len(sizes) else None
-    result.meta["limits"] = limits_of(prepared.transport.name, prepared.workloads, flow_bytes=flow_bytes)
+    result.meta["limits"] = limits_of(
+        prepared.transport.name,
+        prepared.workloads,
+        flow_bytes=flow_bytes,
+        has_faults=bool(prepared.actions),
+    )
     return result
 
 

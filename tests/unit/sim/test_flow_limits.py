@@ -22,11 +22,15 @@ def limits(workload, transport="mrc", level="flow"):
         (sim.permutation(size_bytes=10_000), "mrc", []),
         (sim.permutation(size_bytes=2_000_000), "uet-reps", []),
         (sim.permutation(size_bytes=10_000), "uet-reps", ["flows below 1 MB"]),
-        (sim.permutation(size_bytes=2_000_000), "roce", ["single paths"]),
+        (sim.permutation(size_bytes=2_000_000), "roce", []),
+        (sim.permutation(size_bytes=2_000_000), "uet-oblivious", ["oblivious spraying"]),
         (sim.permutation(size_bytes=10_000), "ideal", []),
         (sim.incast(senders=4), "mrc", ["incast"]),
-        (sim.incast(senders=4), "tcp", ["single paths"]),
-        (sim.all_to_all(size_bytes=10_000), "ndp", ["all-to-all"]),
+        (sim.incast(senders=4), "tcp", ["timeouts"]),
+        (sim.incast(senders=4), "roce", ["incast"]),
+        (sim.incast(senders=4), "ndp", ["receiver pull"]),
+        (sim.all_to_all(size_bytes=10_000), "roce", ["all-to-all"]),
+        (sim.all_to_all(size_bytes=10_000), "ndp", ["all-to-all", "receiver pull"]),
         (sim.collective(collective="all_to_all", size_bytes=80_000), "mrc", ["all-to-all"]),
         (sim.collective(size_bytes=80_000), "mrc", []),
         (
@@ -41,6 +45,12 @@ def test_a_result_names_its_limits(workload, transport, told):
     assert [text.partition(":")[0] for text in limits(workload, transport)] == told
 
 
+def test_faults_are_a_limit_of_what_waits_for_timeouts():
+    assert limits_of("mrc", has_faults=True) == []
+    (text,) = limits_of("roce", has_faults=True)
+    assert text.startswith("faults: ")
+
+
 def test_packets_have_none():
     assert limits(sim.incast(senders=4, size_bytes=10_000), "mrc", level="packet") == []
 
@@ -48,8 +58,13 @@ def test_packets_have_none():
 def test_the_page_says_of_every_limit_what_the_result_says():
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     kinds = ("incast", "all-to-all", "permutation")
-    texts = {text for name in TRANSPORTS for text in limits_of(name, kinds, flow_bytes=1.0)}
-    assert len(texts) == 4
+    texts = {
+        text
+        for name in TRANSPORTS
+        for size in (1.0, 1e7)
+        for text in limits_of(name, kinds, flow_bytes=size, has_faults=True)
+    }
+    assert len(texts) == 9
     for text in texts:
         what = text.partition(":")[0]
         assert re.search(rf"\*\*{what}\.?\*\*", page, re.IGNORECASE), f"the page lacks {what!r}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,10 @@ __all__ = ["ActiveFlows"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+OVERFLOWING = 2.5
+"""Lines that send into one NIC from which on their first windows, of a bandwidth-delay product each, are more than what
+it takes in in a round trip and its queue of 1.5 such products."""
+
 FULL = 1.0 - 1e-7
 """Part of a capacity from which on a constraint counts as full: it may hold flows back."""
 
@@ -26,6 +32,7 @@ class ActiveFlows:
         network: what they share.
         num_tasks: tasks of the table.
         series: where rates are added up over time; None: nowhere.
+        weight: float64 (tasks,), of the flows that share the way into a NIC; None: equal.
 
     Attributes:
         lost_bits: float64 (tasks,), bits sent over dead or lossy links.
@@ -37,9 +44,16 @@ class ActiveFlows:
         rate: float64, Gb/s on the wire.
     """
 
-    def __init__(self, network: FlowNetwork, num_tasks: int, series: RateSeries | None = None) -> None:
+    def __init__(
+        self,
+        network: FlowNetwork,
+        num_tasks: int,
+        series: RateSeries | None = None,
+        weight: FloatArray | None = None,
+    ) -> None:
         self._network = network
         self._series = series
+        self._weight = weight
         self.lost_bits = np.zeros(num_tasks)
         self.now_ns = 0.0
         self.task = np.zeros(0, np.int64)
@@ -182,10 +196,24 @@ class ActiveFlows:
         np.cumsum(np.bincount(owner, minlength=len(self.row)), out=offset[1:])
         mine = LoadMatrix(offset, matrix.constraint[position], matrix.share[position])
         tight = mine if network.tight_matrix.num_entries == matrix.num_entries else self._tight_rows()
+        if self._weight is not None:
+            tight = self._unequal(tight, self._weight)
         self.rate = max_min_rates(tight, network.capacity, network.limit[self.row])
         count = len(network.capacity)
         self.load = sums(mine.constraint, mine.share * self.rate[owner], count)
         self.users = np.bincount(mine.constraint, minlength=count).astype(np.float64)
+
+    def _unequal(self, matrix: LoadMatrix, weight: FloatArray) -> LoadMatrix:
+        """Gives weights to flows into NICs whose queue overflows as they begin: those cut some of them down more."""
+        plan = self._network.plan
+        source, target = plan.row_source[self.row], plan.row_target[self.row]
+        num_nics = self._network.topology.num_nics
+        offered = sums(target, 1.0 / np.bincount(source, minlength=num_nics)[source], num_nics)
+        crowded = offered[target] > OVERFLOWING
+        if not crowded.any():
+            return matrix
+        own = np.where(crowded, weight[self.task], 1.0)[matrix.owners()]
+        return replace(matrix, weight=np.where(self._network.enters_nic[matrix.constraint], own, 1.0))
 
     def _tight_rows(self) -> LoadMatrix:
         matrix = self._network.tight_matrix

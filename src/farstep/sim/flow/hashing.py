@@ -29,13 +29,13 @@ def hashed_paths(
 ) -> tuple[IntArray, Words]:
     """Ports and path numbers of the queue pairs of connections.
 
-    Queue pair n leaves by port n, modulo the ports; a connection with a single one by the port of its hash where
-    `queue_pairs` is 0. The number of a path picks, least significant digit first, a link at every hop.
+    Ports are hashed, for each queue pair or for the connection. The number of a path picks, least significant digit
+    first, a link at every hop.
 
     Args:
         connection: int64 (n,), number of each connection in the packet engine.
         planes: int64 (n,), ports of its source.
-        queue_pairs: queue pairs of each; 0: one path, whose port is hashed, too.
+        queue_pairs: queue pairs of each; 0: a connection without such, which has one path.
         seed: of the run.
 
     Returns:
@@ -48,7 +48,7 @@ def hashed_paths(
         place = np.arange(each, dtype=np.uint64)[None, :]
         ports = planes.astype(np.uint64)[:, None]
         if queue_pairs:
-            port = place % ports
+            port = _mix(word ^ _mix(~place)) % ports
             path = port * np.uint64(each) + place
         else:
             port = _mix(word ^ _mix(np.ones_like(word))) % ports

@@ -48,6 +48,7 @@ class FlowNetwork:
         packet_ns: float64 (constraints,), time of a full packet on one of its links.
         deviation: float64 (constraints,), how far its queues are from their mean, in standard deviations; None: they
             are at their mean.
+        enters_nic: bool (constraints,), whether its links lead to a NIC.
         goodput: float64 (rows,), part of what is sent that counts.
         limit: float64 (rows,), most a part of a flow may send, Gb/s; 0: it has no way.
         alone: float64 (rows,), rate on an empty network.
@@ -121,7 +122,9 @@ class FlowNetwork:
         self._set_matrix(found, inverse)
         self.width = found.width
         self.packet_ns = self._packet_bits() / np.maximum(found.rate_gbps, RATE_GBPS_MIN)
-        self.deviation = self._noise.at(self._places(found, bundles), 1) if self._noise else None
+        places = self._places(found, bundles)
+        self.deviation = self._noise.at(places, 1) if self._noise else None
+        self.enters_nic = self.topology.link_target[places] < self.topology.num_nics
         self.tail_ns = rows.latency_ns + settings.host_latency_ns
         self.back_ns = rows.latency_ns + rows.wire_ns_per_byte * settings.ack_bytes
         self.queue_packets = settings.queue_packets or self._delay_product_packets()

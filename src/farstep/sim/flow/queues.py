@@ -75,18 +75,31 @@ class LinkQueues:
 
     Args:
         rate: float64 (links,), bits per ns.
+        columns: links of the longest path.
+        packet_bits: of a full packet; whole ones are lost.
         limit: float64 (links,), bits a queue holds, what comes on top is lost; None: no bound.
         pause: bits of one link's traffic in the switch behind it from which on that link is paused; None: never.
-        columns: links of the longest path.
+        seed: draws which flows lose packets where a queue is full.
 
     Attributes:
         waiting: float64 (columns, batches, parts), bits, oldest batch first.
         depth: float64 (links + 1,), bits in front of each link.
     """
 
-    def __init__(self, rate: FloatArray, limit: FloatArray | None, pause: float | None, columns: int) -> None:
+    def __init__(
+        self,
+        rate: FloatArray,
+        columns: int,
+        *,
+        packet_bits: float,
+        limit: FloatArray | None = None,
+        pause: float | None = None,
+        seed: int = 0,
+    ) -> None:
         self._limit = None if limit is None else np.append(limit, np.inf)
         self._pause = pause
+        self._packet_bits = packet_bits
+        self._random = np.random.default_rng(seed)
         self.waiting = np.zeros((columns, BATCHES, 0))
         self._served: list[tuple[FloatArray, FloatArray]] = []
         self.set_rate(rate)
@@ -175,9 +188,10 @@ class LinkQueues:
             excess = np.maximum(total.sum(axis=0) - allowed - self._limit, 0.0)
             if excess.any():
                 part = np.minimum(excess / np.maximum(total[-1], TINY), 1.0)
-                lost = coming * part[link]
+                drawn = self._random.poisson(coming * part[link] / self._packet_bits) * self._packet_bits
+                lost = np.minimum(drawn, coming)
                 here[-1] -= lost
-                total[-1] -= total[-1] * part
+                total[-1] = sums(link, here[-1], num_links)
         upto = np.cumsum(total, axis=0)
         before = upto - total
         with np.errstate(invalid="ignore"):

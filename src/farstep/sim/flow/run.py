@@ -80,7 +80,10 @@ class FlowRun:
         self._series = None
         if sample_interval_ns is not None:
             self._series = RateSeries(self._network, sample_interval_ns)
-        self._active = ActiveFlows(self._network, len(tasks), self._series)
+        weight = None
+        if noise is not None and settings.unfairness and settings.rival is None:
+            weight = np.exp(settings.unfairness * noise.at(self._plan.names(tasks), 3))
+        self._active = ActiveFlows(self._network, len(tasks), self._series, weight)
         self._order = TaskOrder(tasks)
         self._connections = Connections(self._plan.connection)
         self._parts_left = np.full(len(tasks), self._plan.parts, np.int64)

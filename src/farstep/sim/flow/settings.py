@@ -75,6 +75,8 @@ class FlowSettings:
     """Factor on the queues that sprayed packets meet by chance, see `farstep.sim.flow.collisions`."""
     backoff: float = 6.0
     """Packets a sender of sprayed packets holds back for each that found a queue full, in the long run."""
+    unfairness: float = 0.0
+    """How unequal flows into one NIC stay: standard deviation of the logarithms of their rates, drawn for each."""
     is_noisy: bool = True
     """Whether lost times are drawn around their mean, from the seed."""
     queue_packets: float | None = None
@@ -141,6 +143,7 @@ _LOWEST: dict[str, float] = {
     "balancing": 0,
     "collisions": 0,
     "backoff": 0,
+    "unfairness": 0,
     "queue_packets": 1,
     "resolution_ns": 0,
 }
@@ -157,19 +160,29 @@ def _answers(name: str, packets: int) -> dict[str, Any]:
 
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(balancing=0.8, collisions=0.34),
-    "uet-oblivious": FlowSettings(**_wire("uet-oblivious"), failover="none", balancing=0.5, collisions=1.1),
-    "uet-reps": FlowSettings(**_wire("uet-reps"), detection_ns=100_000.0, balancing=0.8, collisions=0.92),
-    "uet-bitmap": FlowSettings(**_wire("uet-bitmap"), balancing=0.8, collisions=0.7),
-    "uet-mixed": FlowSettings(**_wire("uet-mixed"), balancing=0.8, collisions=0.7),
+    "mrc": FlowSettings(balancing=0.8, collisions=0.34, unfairness=0.2),
+    "uet-oblivious": FlowSettings(
+        **_wire("uet-oblivious"), failover="none", balancing=0.5, collisions=1.1, unfairness=0.32
+    ),
+    "uet-reps": FlowSettings(
+        **_wire("uet-reps"), detection_ns=100_000.0, balancing=0.8, collisions=0.92, unfairness=0.35
+    ),
+    "uet-bitmap": FlowSettings(**_wire("uet-bitmap"), balancing=0.8, collisions=0.7, unfairness=0.33),
+    "uet-mixed": FlowSettings(**_wire("uet-mixed"), balancing=0.8, collisions=0.7, unfairness=0.33),
     "uet-rccc": FlowSettings(**_wire("uet-rccc"), failover="none", balancing=0.5, collisions=1.15),
-    "ndp": FlowSettings(**_answers("ndp", 1), failover="none", balancing=0.5, collisions=0.55),
+    "ndp": FlowSettings(
+        **_answers("ndp", 1),
+        failover="none",
+        balancing=0.5,
+        collisions=0.55,
+    ),
     "adaptive-routing": FlowSettings(
         **_answers("adaptive-routing", 4),
         failover="reconverge",
         reconvergence_ns=3_000_000.0,
         loss_response="go_back_n",
         collisions=0.5,
+        unfairness=0.19,
     ),
     "roce": FlowSettings(
         **_answers("roce", 4),

@@ -37,10 +37,16 @@ class SteppedFlows:
         senders: their state.
         names: uint64 (tasks,), of the tasks.
         series: where what arrives is added up; None: nowhere.
+        seed: draws which packets are lost.
     """
 
     def __init__(
-        self, network: FlowNetwork, senders: Senders, names: NDArray[np.uint64], series: RateSeries | None
+        self,
+        network: FlowNetwork,
+        senders: Senders,
+        names: NDArray[np.uint64],
+        series: RateSeries | None = None,
+        seed: int = 0,
     ) -> None:
         self._network, self._senders, self._names, self._series = network, senders, names, series
         settings, topology = network.plan.settings, network.topology
@@ -55,7 +61,7 @@ class SteppedFlows:
         self._mark_high = 0.8 * product if high is None else np.full(len(product), BITS_PER_BYTE * high)
         self._mark_high = np.maximum(self._mark_high, self._mark_low + self.packet_bits)
         self._set_paths()
-        self._queues = _queues_of(network, self.packet_bits, product[:-1], self._columns)
+        self._queues = _queues_of(network, self.packet_bits, product[:-1], self._columns, seed)
         self.now_ns = 0.0
         self.fills = 0
         self.lost_bits = np.zeros(len(names))
@@ -181,16 +187,20 @@ def round_trips_ns(network: FlowNetwork) -> FloatArray:
     return np.asarray(2.0 * (rows.latency_ns + settings.host_latency_ns) + wire, np.float64)
 
 
-def _queues_of(network: FlowNetwork, packet_bits: float, product: FloatArray, columns: int) -> LinkQueues:
+def _queues_of(
+    network: FlowNetwork, packet_bits: float, product: FloatArray, columns: int, seed: int
+) -> LinkQueues:
     settings, topology = network.plan.settings, network.topology
     rates = network.state.rates_gbps()
     knobs = settings.rival
     if isinstance(knobs, RoceKnobs) and knobs.pfc:
-        return LinkQueues(rates, None, 0.5 * (knobs.xoff_packets + knobs.xon_packets) * packet_bits, columns)
+        # Between the two thresholds, as traffic stops and goes on.
+        pause = 0.5 * (knobs.xoff_packets + knobs.xon_packets) * packet_bits
+        return LinkQueues(rates, columns, packet_bits=packet_bits, pause=pause)
     limit = np.where(topology.link_target < topology.num_nics, 1.5, 1.0) * product
     if settings.queue_packets is not None:
         limit = np.full(len(product), settings.queue_packets * packet_bits)
-    return LinkQueues(rates, limit, None, columns)
+    return LinkQueues(rates, columns, packet_bits=packet_bits, limit=limit, seed=seed)
 
 
 class SteppedRun(FlowRun):
@@ -236,7 +246,7 @@ class SteppedRun(FlowRun):
             assert isinstance(knobs, TcpKnobs)
             senders = TcpSenders(knobs, packet_bits, float(trips.max(initial=1.0)) / STEPS_PER_ROUND_TRIP)
         names = self._plan.names(self._tasks)
-        active = SteppedFlows(self._network, senders, names, self._series)
+        active = SteppedFlows(self._network, senders, names, self._series, self._seed)
         self._active = active  # type: ignore[assignment]
         return active
 

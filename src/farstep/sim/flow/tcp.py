@@ -20,17 +20,21 @@ BoolArray = NDArray[np.bool_]
 NS_PER_S = 1e9
 BDP_WINDOWS = 8.0
 """Ceiling of the window where none is set, in bandwidth-delay products (packet engine)."""
-STEPS_KEPT = 8
+STEPS_KEPT = 24
 """Steps of news on its way back; a step is a quarter of the longest round trip."""
 BACKOFF_MAX = 20.0
+REPEAT_TRIPS = 1.5
+"""Round trips after which a packet sent again counts as lost again (packet engine)."""
+ONE_BIT = 1.0
+"""Less is what rounding leaves."""
 
 
 class TcpSenders:
     """Windows of slow start, Reno, CUBIC (RFC 9438) or DCTCP (RFC 8257), with fast retransmit and a timeout.
 
     What arrives is acknowledged a round trip of the idle network after it left, for its time in queues is part of how
-    late it arrives. What is lost is found out as late where later packets make it known, and by the timeout where
-    nothing follows it: whether one of the last `duplicate_threshold` packets of a flow is lost is drawn.
+    late it arrives. What is lost is found out when `duplicate_threshold` later packets have arrived, and by the timeout
+    where nothing follows: of the last step of a flow is drawn whether so many of its packets follow a lost one.
 
     Args:
         knobs: of the transport.
@@ -46,6 +50,7 @@ class TcpSenders:
         self._acks = np.zeros((STEPS_KEPT, 0))
         self._losses = np.zeros((STEPS_KEPT, 0))
         self._marks = np.zeros((STEPS_KEPT, 0))
+        self._unripe = np.zeros((STEPS_KEPT, 0))
 
     def add(
         self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, now_ns: float
@@ -75,6 +80,8 @@ class TcpSenders:
                 known=zeros.copy(),
                 recovery=zeros.copy(),
                 unheard=zeros.copy(),
+                ripe=zeros.copy(),
+                later=zeros.copy(),
                 timeout=np.full(count, np.inf),
                 backoff=zeros.copy(),
                 alpha=np.ones(count),
@@ -85,15 +92,13 @@ class TcpSenders:
         self._acks = np.concatenate((self._acks, more), axis=1)
         self._losses = np.concatenate((self._losses, more), axis=1)
         self._marks = np.concatenate((self._marks, more), axis=1)
+        self._unripe = np.concatenate((self._unripe, more), axis=1)
 
     def keep(self, kept: BoolArray) -> None:
         """As `Senders.keep`."""
         self._state.keep(kept)
-        self._acks, self._losses, self._marks = (
-            self._acks[:, kept],
-            self._losses[:, kept],
-            self._marks[:, kept],
-        )
+        self._acks, self._losses = self._acks[:, kept], self._losses[:, kept]
+        self._marks, self._unripe = self._marks[:, kept], self._unripe[:, kept]
 
     def offer(self, now_ns: float, span: FloatArray) -> FloatArray:
         """As `Senders.offer`."""
@@ -106,7 +111,7 @@ class TcpSenders:
         state = self._state
         state.in_flight += seen.sent
         state.sent += seen.sent
-        starts = (seen.sent > 0.0) & ~np.isfinite(state.timeout)
+        starts = (seen.sent > ONE_BIT) & ~np.isfinite(state.timeout)
         state.timeout[starts] = seen.end_ns + self._timeout_ns()[starts]
         self._post(seen)
         acked, marked = self._acks[0].copy(), self._marks[0].copy()
@@ -119,26 +124,56 @@ class TcpSenders:
         """Puts news on its way back to the senders."""
         state = self._state
         part = np.arange(len(state.window))
-        late = np.clip(np.rint(state.round_trip / self._step_ns), 1, STEPS_KEPT - 1).astype(np.int64)
-        self._acks[late, part] += seen.arrived
-        self._marks[late, part] += seen.arrived * seen.mark_share
-        lost = np.flatnonzero(seen.lost > 0.0)
-        if not len(lost):
+        self._put(self._acks, part, seen.arrived, state.round_trip)
+        if seen.mark_share.any():
+            self._put(self._marks, part, seen.arrived * seen.mark_share, state.round_trip)
+        self._ripen(seen)
+
+    def _ripen(self, seen: Feedback) -> None:
+        """Lets later arrivals tell of what was lost before them."""
+        state, knobs = self._state, self._knobs
+        # Of packets lost at the end of a flow, those are told of which others of that step follow.
+        lost = np.flatnonzero(seen.lost > ONE_BIT)
+        if len(lost):
+            share = seen.lost[lost] / (seen.lost[lost] + seen.arrived[lost])
+            state.turn[lost] += 1.0
+            followed = (
+                uniform(state.name[lost], state.turn[lost]) < (1.0 - share) ** knobs.duplicate_threshold
+            )
+            is_last = seen.left[lost] <= ONE_BIT
+            silent = lost[is_last & ~followed]
+            state.unheard[silent] += seen.lost[silent]
+            told = is_last & followed
+            after = state.round_trip[lost] + seen.delay_ns[lost]
+            self._put(self._losses, lost[told], seen.lost[lost[told]], after[told])
+            # What is ahead in the queue that was full arrives first, and tells nothing.
+            rest = lost[~is_last]
+            after = seen.delay_ns[rest] + self._step_ns
+            # One that is lost again is missed by acknowledgements that come one and a half round trips later.
+            missed = REPEAT_TRIPS * state.smooth[rest] - state.round_trip[rest]
+            is_again = state.known[rest] < state.recovery[rest]
+            self._put(
+                self._unripe, rest, seen.lost[rest], np.where(is_again, np.maximum(after, missed), after)
+            )
+        state.ripe += self._unripe[0]
+        waits = state.ripe > 0.0
+        if not waits.any():
             return
-        # Of the last packets none may be lost: no later ones would tell.
-        share = seen.lost[lost] / (seen.lost[lost] + seen.arrived[lost])
-        is_last = seen.left[lost] <= 0.0
-        state.turn[lost] += 1.0
-        missed = (
-            uniform(state.name[lost], state.turn[lost]) > (1.0 - share) ** self._knobs.duplicate_threshold
-        )
-        silent = lost[is_last & missed]
-        state.unheard[silent] += seen.lost[silent]
-        told = lost[~(is_last & missed)]
-        self._losses[late[told], told] += seen.lost[told]
+        state.later = np.where(waits, state.later + seen.arrived, 0.0)
+        heard = np.flatnonzero(state.later >= knobs.duplicate_threshold * self._packet_bits)
+        if len(heard):
+            self._put(self._losses, heard, state.ripe[heard], state.round_trip[heard])
+            state.ripe[heard] = state.later[heard] = 0.0
+
+    def _put(self, ring: FloatArray, part: IntArray, bits: FloatArray, after_ns: FloatArray) -> None:
+        """Puts news of the step where it is taken out before the step that it arrives in."""
+        late = np.clip(after_ns / self._step_ns - 1.0, 0.0, STEPS_KEPT - 2.0)
+        whole = np.floor(late).astype(np.int64)
+        ring[whole, part] += bits * (1.0 - (late - whole))
+        ring[whole + 1, part] += bits * (late - whole)
 
     def _shift(self) -> None:
-        for ring in (self._acks, self._losses, self._marks):
+        for ring in (self._acks, self._losses, self._marks, self._unripe):
             ring[:-1] = ring[1:]
             ring[-1] = 0.0
 
@@ -149,7 +184,7 @@ class TcpSenders:
         if not again.any():
             return again
         state.in_flight -= again
-        first = np.flatnonzero((again > 0.0) & (state.known >= state.recovery))
+        first = np.flatnonzero((again > ONE_BIT) & (state.known >= state.recovery))
         if len(first):
             kept = self._knobs.cubic_beta if self._knobs.growth == "cubic" else 0.5
             self._reduce(first, np.full(len(first), kept))
@@ -171,7 +206,7 @@ class TcpSenders:
 
     def _acknowledge(self, seen: Feedback, acked: FloatArray, marked: FloatArray) -> None:
         state, knobs = self._state, self._knobs
-        which = np.flatnonzero(acked > 0.0)
+        which = np.flatnonzero(acked > ONE_BIT)
         if not len(which):
             return
         state.in_flight[which] = np.maximum(state.in_flight[which] - acked[which], 0.0)
@@ -184,7 +219,7 @@ class TcpSenders:
         self._heed(which, acked[which], marked[which])
         grows = which[state.known[which] >= state.recovery[which]]
         self._grow(seen.end_ns, grows, acked[grows] / self._packet_bits)
-        waits = (state.in_flight[which] > self._packet_bits * 1e-6) | (seen.left[which] > 0.0)
+        waits = (state.in_flight[which] > ONE_BIT) | (seen.left[which] > ONE_BIT)
         state.timeout[which] = np.where(waits, seen.end_ns + self._timeout_ns()[which], np.inf)
 
     def _heed(self, which: IntArray, acked: FloatArray, marked: FloatArray) -> None:
@@ -240,9 +275,15 @@ class TcpSenders:
         due = np.flatnonzero(state.timeout <= now_ns)
         if not len(due):
             return again
-        again[due] = state.unheard[due]
-        state.in_flight[due] = np.maximum(state.in_flight[due] - state.unheard[due], 0.0)
-        state.unheard[due] = 0.0
+        again[due] = (
+            state.unheard[due]
+            + state.ripe[due]
+            + self._unripe[:, due].sum(axis=0)
+            + self._losses[:, due].sum(axis=0)
+        )
+        self._unripe[:, due] = self._losses[:, due] = 0.0
+        state.unheard[due] = state.ripe[due] = state.later[due] = 0.0
+        state.in_flight[due] = np.maximum(state.in_flight[due] - again[due], 0.0)
         state.threshold[due] = np.maximum(state.window[due] / 2.0, 2.0)
         self._remember(due)
         state.window[due] = 1.0
@@ -273,6 +314,8 @@ class _TcpState(Columns):
     known: FloatArray
     recovery: FloatArray
     unheard: FloatArray
+    ripe: FloatArray
+    later: FloatArray
     timeout: FloatArray
     backoff: FloatArray
     alpha: FloatArray

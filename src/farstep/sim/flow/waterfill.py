@@ -34,11 +34,13 @@ class LoadMatrix:
         constraint: int64, number of the constraint of each entry.
         share: float64, above 0: load on the constraint per unit of the flow's rate. A constraint may
             occur several times in a row; the shares add up.
+        weight: float64, above 0: where a constraint is full, rates of its flows are as their weights; None: equal.
     """
 
     offset: IntArray
     constraint: IntArray
     share: FloatArray
+    weight: FloatArray | None = None
 
     @property
     def num_flows(self) -> int:
@@ -63,11 +65,12 @@ class LoadMatrix:
         """The rows of some flows, by a mask."""
         length = np.diff(self.offset)
         kept = np.repeat(chosen, length)
-        return LoadMatrix(offsets_of(length[chosen]), self.constraint[kept], self.share[kept])
+        weight = None if self.weight is None else self.weight[kept]
+        return LoadMatrix(offsets_of(length[chosen]), self.constraint[kept], self.share[kept], weight)
 
 
 def max_min_rates(matrix: LoadMatrix, capacity: FloatArray, limit: FloatArray | None = None) -> FloatArray:
-    """Computes max-min fair rates by progressive filling.
+    """Computes max-min fair rates, weighted ones if the matrix has weights, by progressive filling.
 
     Args:
         matrix: loads of the flows.
@@ -85,18 +88,22 @@ def max_min_rates(matrix: LoadMatrix, capacity: FloatArray, limit: FloatArray | 
     open_rows = matrix
     while len(flows):
         owner = open_rows.owners()
-        demand = sums(open_rows.constraint, open_rows.share, len(left))
+        weight = 1.0 if open_rows.weight is None else open_rows.weight
+        demand = sums(open_rows.constraint, open_rows.share * weight, len(left))
         with np.errstate(divide="ignore", invalid="ignore"):
             fair = np.where(demand > 0, np.maximum(left, 0.0) / demand, np.inf)
-        here = fair[open_rows.constraint]
+        here = fair[open_rows.constraint] * weight
         level = np.minimum(row_minimum(here, open_rows.offset), limit[flows])
         lowest = np.full(len(left), np.inf)
-        np.minimum.at(lowest, open_rows.constraint, level[owner])
+        np.minimum.at(lowest, open_rows.constraint, level[owner] / weight)
         # A constraint is filled when none of its flows is held lower elsewhere.
         fills = lowest >= fair * (1.0 - TOLERANCE)
         frozen = limit[flows] <= level
         entry_fills = fills[open_rows.constraint] & (here <= level[owner] * (1.0 + TOLERANCE))
         frozen[owner[entry_fills]] = True
+        if not frozen.any():
+            # Weights that differ from constraint to constraint may leave each waiting for another.
+            frozen = level <= level.min() * (1.0 + TOLERANCE)
         rates[flows[frozen]] = level[frozen]
         taken = open_rows.share * np.where(frozen, level, 0.0)[owner]
         taken[~frozen[owner]] = 0.0
