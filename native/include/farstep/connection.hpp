@@ -41,11 +41,13 @@ public:
     /// With an arena every table is laid out there, else on the heap.
     Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes)
         : Connection(c, cc, links, num_planes, std::make_unique<Arena>()) {}
-    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena)
+    /// `shared`: the same but for seeds, for the time after construction; it outlives this. Without it a copy is kept.
+    Connection(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t num_planes, Arena* arena,
+               const ConnectionConfig* shared = nullptr)
         : num_planes_(num_planes), keepalive_interval_ns_(c.reliability.keepalive_ns),
-          refresh_interval_ns_(c.reliability.host_delay_ns), receiver_(c, arena), paths_(c.paths, arena),
-          sender_(c, cc, paths_, arena), control_paths_(links, num_planes, arena),
-          outstanding_(c.max_probes, arena), config_(c) {
+          refresh_interval_ns_(c.reliability.host_delay_ns), receiver_(c, arena), paths_(c.paths, arena, shared ? &shared->paths : nullptr),
+          sender_(c, cc, paths_, arena, shared ? &shared->reliability : nullptr), control_paths_(links, num_planes, arena),
+          outstanding_(c.max_probes, arena), config_(arena->keep(c, shared)) {
         assert(num_planes >= 1 && num_planes <= kMaxPlanes);
         for (uint32_t i = 0; i < num_planes; ++i) links_[i] = links[i];
     }
@@ -57,7 +59,7 @@ public:
     const PathSet& paths() const noexcept { return paths_; }
     const Sender& sender() const noexcept { return sender_; }
     const Receiver& receiver() const noexcept { return receiver_; }
-    const ConnectionConfig& config() const noexcept { return config_; }
+    const ConnectionConfig& config() const noexcept { return *config_; }
     ConnectionError error() const noexcept { return error_; }
     bool is_open() const noexcept { return error_ == ConnectionError::None; }
     /// Messages the peer confirmed; what failure swept out of the queue does not count.
@@ -288,13 +290,13 @@ private:
     uint64_t next_path_probe_ns() const noexcept {
         const uint64_t due = paths_.next_probe_ns();
         if (due == kNever) return due;
-        const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + config_.reliability.host_delay_ns;
-        return is_deaf ? std::max(due, last_path_probe_ns_ + config_.reliability.host_delay_ns) : due;
+        const bool is_deaf = last_path_probe_ns_ > heard_ns_ + kDeafAfterRtts * sender_.first_rtt_ns() + config_->reliability.host_delay_ns;
+        return is_deaf ? std::max(due, last_path_probe_ns_ + config_->reliability.host_delay_ns) : due;
     }
     // The peer was silent for a while. False when it has been for the whole budget. One that was never heard of may not
     // have started yet, so only sends to it run out of time.
     bool ask_for_life(uint64_t now) noexcept {
-        const ReliabilityConfig& r = config_.reliability;
+        const ReliabilityConfig& r = config_->reliability;
         if (heard_ && r.exponential_count < 25 && ++unanswered_ > r.linear_count + r.exponential_count) return false;
         state_probe_due_ = true;
         keepalive_ns_ = now + r.keepalive_ns;
@@ -321,14 +323,14 @@ private:
     }
 
     bool put_probe(uint64_t now, EvIndex ev, bool watches_ev, wire::Packet& p) noexcept {
-        Probe& q = outstanding_[probe_counter_ % config_.max_probes];
+        Probe& q = outstanding_[probe_counter_ % config_->max_probes];
         if (q.ev != kNoEv) drop_probe(now, q);  // overwritten before it was answered
         q.id = probe_counter_++;
         q.ev = ev;
         q.watches_ev = watches_ev;
         q.sent_ns = now;
         const uint64_t wait = 4 * sender_.first_rtt_ns();
-        const uint64_t least = sender_.round_trip().srtt_ns ? config_.reliability.host_delay_ns : kFirstProbeWait * config_.reliability.first_timeout_ns;
+        const uint64_t least = sender_.round_trip().srtt_ns ? config_->reliability.host_delay_ns : kFirstProbeWait * config_->reliability.first_timeout_ns;
         q.deadline_ns = now + (wait > least ? wait : least);
         if (num_outstanding_++ == 0 || q.deadline_ns < probe_deadline_ns_) probe_deadline_ns_ = q.deadline_ns;
         ++probe_counters_.sent;
@@ -346,7 +348,7 @@ private:
     }
     void expire_probes(uint64_t now) noexcept {
         probe_deadline_ns_ = kNever;
-        for (uint32_t i = 0; i < config_.max_probes; ++i) {
+        for (uint32_t i = 0; i < config_->max_probes; ++i) {
             Probe& q = outstanding_[i];
             if (q.ev == kNoEv) continue;
             if (now >= q.deadline_ns) drop_probe(now, q);
@@ -356,7 +358,7 @@ private:
 
     void on_probe_reply(uint64_t now, const wire::Packet& p) noexcept {
         const uint16_t id = static_cast<uint16_t>(p.seth.ack_psn_offset);
-        Probe& q = outstanding_[id % config_.max_probes];
+        Probe& q = outstanding_[id % config_->max_probes];
         if (q.ev == kNoEv || q.id != id || p.cc.timestamp != timestamp_of(q.sent_ns)) return;
         const EvIndex ev = q.ev;
         const uint64_t rtt = now - q.sent_ns;
@@ -415,7 +417,7 @@ private:
     uint64_t completed_at_failure_ = 0;
     uint64_t planes_inferred_down_ = 0;
     ProbeCounters probe_counters_;
-    ConnectionConfig config_;
+    const ConnectionConfig* config_;
     std::unique_ptr<Arena> own_;
 };
 

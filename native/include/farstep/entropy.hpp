@@ -31,19 +31,20 @@ namespace farstep {
 class PathSet {
 public:
     explicit PathSet(const PathSetConfig& config) : PathSet(config, std::make_unique<Arena>()) {}
-    PathSet(const PathSetConfig& config, Arena* arena)
+    // `shared`: the same but for the seed, for the time after construction; outlives it.
+    PathSet(const PathSetConfig& config, Arena* arena, const PathSetConfig* shared = nullptr)
         : share_(config, arena),
           table_(config, arena),
           health_(config.num_planes, arena),
           mask_((1ull << config.num_planes) - 1),
           probing_(config, arena),
-          config_(config) {
+          config_(arena->keep(config, shared)) {
         share_.set_usable(0);   // planes join with their first EV
     }
 
     // Before traffic, or later to widen a plane whose backups have run out.
     void add(uint8_t plane, EvValue value, bool active) noexcept {
-        assert(plane < config_.num_planes);
+        assert(plane < config_->num_planes);
         table_.add(plane, value, active);
         share_.set_usable(mask_ & table_.serving());
     }
@@ -159,7 +160,7 @@ public:
             urgent_ &= urgent_ - 1;
             return true;
         }
-        for (uint32_t tries = 0; tries < config_.max_evs && probing_.poll(now, out); ++tries) {
+        for (uint32_t tries = 0; tries < config_->max_evs && probing_.poll(now, out); ++tries) {
             PlaneHealth& h = health_[plane(out)];
             if (!h.down) return true;
             if (now >= h.next_probe_ns) {
@@ -257,12 +258,14 @@ public:
         share_.each_hot(f);
         f(&mask_, sizeof mask_);
     }
+    // Asks the cache for what is known of an entropy value.
+    void prefetch(uint32_t ev) const noexcept { table_.prefetch(ev); }
     // And for the plane of a few entropy values.
     template <class F>
     void each_hot_record(F&& f) const noexcept { table_.each_hot_record(f); }
     template <class F>
     void each_hot_on_ack(F&& f) const noexcept {
-        f(health_.get(), config_.num_planes * sizeof(PlaneHealth));
+        f(health_.get(), config_->num_planes * sizeof(PlaneHealth));
     }
 
     // ---- figures --------------------------------------------------------------------------------------------
@@ -291,7 +294,7 @@ public:
     // Share of what is in flight, 0..1; 0 for a plane that is out or has no EV in service.
     double plane_weight(uint8_t plane) const noexcept { return share_.weight(plane); }
     uint32_t size() const noexcept { return table_.size(); }
-    uint32_t num_planes() const noexcept { return config_.num_planes; }
+    uint32_t num_planes() const noexcept { return config_->num_planes; }
     uint32_t active_count(uint8_t plane) const noexcept { return table_.active(plane); }
     uint32_t backup_count(uint8_t plane) const noexcept { return table_.backups(plane); }
     // EVs in rotation and GOOD.
@@ -303,10 +306,10 @@ public:
     }
     // No fewer EVs than this stay in rotation while enough work to choose from.
     uint32_t floor() const noexcept {
-        if (config_.min_active != 0) return config_.min_active;
+        if (config_->min_active != 0) return config_->min_active;
         uint32_t wanted = 0;
-        for (uint32_t p = 0; p < config_.num_planes; ++p) wanted += table_.wanted(static_cast<uint8_t>(p));
-        return std::max(wanted / 4, config_.num_planes);
+        for (uint32_t p = 0; p < config_->num_planes; ++p) wanted += table_.wanted(static_cast<uint8_t>(p));
+        return std::max(wanted / 4, config_->num_planes);
     }
 
 private:
@@ -316,7 +319,7 @@ private:
 
     uint64_t rtt_or_default() const noexcept { return rtt_ns_ != 0 ? rtt_ns_ : kDefaultRttNs; }
     static uint8_t lowest(uint64_t planes) noexcept { return static_cast<uint8_t>(std::countr_zero(planes)); }
-    uint64_t all_planes() const noexcept { return (1ull << config_.num_planes) - 1; }
+    uint64_t all_planes() const noexcept { return (1ull << config_->num_planes) - 1; }
     // Every change of service goes through these two, so that probes and shares follow.
     void leave(uint64_t now, EvIndex ev, EvState state, bool replace) noexcept {
         const bool was_bad = table_.at(ev).state == EvState::AssumedBad;
@@ -353,7 +356,7 @@ private:
         e.taken_down = false;
         table_.counters(ev).condemned += table_.counters(ev).condemned < UINT16_MAX;
         leave(now, ev, EvState::AssumedBad, replace);
-        probing_.condemn(now, ev, config_);
+        probing_.condemn(now, ev, *config_);
     }
 
     bool may_leave(uint64_t now, EvIndex ev) const noexcept {
@@ -399,7 +402,7 @@ private:
 
     // Nine tenths of its EVs, where it has but a few.
     uint32_t losses_to_suspect(uint8_t plane) const noexcept {
-        return std::min(config_.down_losses, std::max((9 * table_.wanted(plane) + 9) / 10, 3u));
+        return std::min(config_->down_losses, std::max((9 * table_.wanted(plane) + 9) / 10, 3u));
     }
     // Loses everything it is given, while another plane delivers.
     bool silent(uint64_t now, uint8_t plane) const noexcept {
@@ -408,9 +411,9 @@ private:
         const uint32_t losses = losses_to_suspect(plane);
         if (h.loss_run < losses) return false;
         const uint64_t rtt = rtt_or_default();
-        if (!h.quiet(now, rtt, losses, config_.settle_ns)) return false;
+        if (!h.quiet(now, rtt, losses, config_->settle_ns)) return false;
         for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
-          if (health_[lowest(rest)].delivering(now, rtt, config_.down_losses)) return true;
+          if (health_[lowest(rest)].delivering(now, rtt, config_->down_losses)) return true;
         return false;
     }
 
@@ -427,7 +430,7 @@ private:
         h.down = true;
         h.down_ns = now;
         h.next_probe_ns = now + probing_.interval_ns();
-        h.damping.on_condemned(now, config_);
+        h.damping.on_condemned(now, *config_);
         for (EvIndex ev = 0; ev < table_.size(); ++ev) {
             EvRecord& e = table_.at(ev);
             if (e.plane != plane) continue;
@@ -479,7 +482,7 @@ private:
     uint64_t urgent_ = 0;        // planes that are down and to be asked at once
     uint64_t rtt_ns_ = 0;
     EvProbing probing_;
-    PathSetConfig config_;
+    const PathSetConfig* config_;
     std::unique_ptr<Arena> own_;
 };
 

@@ -19,9 +19,9 @@ public:
     void on_condemned(uint64_t now, const PathSetConfig& config) noexcept {
         const auto least = static_cast<uint16_t>(std::clamp(config.restore_successes, 1u, kMost));
         const auto most = static_cast<uint16_t>(std::clamp<uint32_t>(config.restore_max, least, kMost));
-        if (needed_ == 0 || (returned_ && now - returned_ns_ >= config.damping_reset_ns)) {
+        if (needed_ == 0 || (returned_ && now - since_ns_ >= config.damping_reset_ns)) {
             needed_ = least;
-        } else if (returned_ && now - returned_ns_ < config.damping_window_ns) {
+        } else if (returned_ && now - since_ns_ < config.damping_window_ns) {
             needed_ = needed_ > most / 2 ? most : static_cast<uint16_t>(2 * needed_);
         }
         successes_ = 0;
@@ -29,7 +29,7 @@ public:
     }
     void on_returned(uint64_t now) noexcept {
         returned_ = true;
-        returned_ns_ = now;
+        since_ns_ = now;
     }
     bool on_success() noexcept {
         successes_ += successes_ < kMost;
@@ -40,9 +40,9 @@ public:
     uint32_t needed() const noexcept { return needed_; }
     uint32_t successes() const noexcept { return successes_; }
 
-private:
+protected:
     static constexpr uint32_t kMost = UINT16_MAX;
-    uint64_t returned_ns_ = 0;
+    uint64_t since_ns_ = 0;   // when it returned; free for others to use while it is condemned
     uint16_t needed_ = 0, successes_ = 0;
     bool returned_ = false;   // by probes, since it was last condemned
 };
@@ -72,7 +72,7 @@ public:
         Record& r = records_[ev];
         r.on_condemned(now, config);
         r.bad = true;
-        r.due_ns = now + wait_ns();
+        r.since_ns_ = now + wait_ns();
         enqueue(ev);
     }
     // The EV is no longer bad; `earned` if probes brought it back.
@@ -87,7 +87,7 @@ public:
         if (count_ == 0 || now < next_ns()) return false;
         const EvIndex ev = queue_[head_];
         pop();
-        records_[ev].due_ns = now + wait_ns();
+        records_[ev].since_ns_ = now + wait_ns();
         enqueue(ev);
         last_probe_ns_ = now;
         probed_ = true;
@@ -99,7 +99,7 @@ public:
     void unspend() noexcept { probed_ = false; }
     uint64_t next_ns() const noexcept {
         if (count_ == 0) return UINT64_MAX;
-        const uint64_t due = records_[queue_[head_]].due_ns;
+        const uint64_t due = records_[queue_[head_]].since_ns_;
         return probed_ ? std::max(due, last_probe_ns_ + spacing_ns_) : due;
     }
 
@@ -132,10 +132,12 @@ private:
         return std::max(interval_ns_, std::min(interval_ns_ << shift, kIntervalMaxNs));
     }
 
+    // While it is bad the time is that of its next probe.
     struct Record : FlapDamping {
+        using FlapDamping::since_ns_;
         bool bad = false, queued = false;
-        uint64_t due_ns = 0;
     };
+    static_assert(sizeof(Record) == 16);
 
     void enqueue(EvIndex ev) noexcept {
         if (records_[ev].queued) return;

@@ -135,6 +135,7 @@ public:
         else ++planes_[e.plane].backups;
     }
 
+    void prefetch(uint32_t ev) const noexcept { __builtin_prefetch(&evs_[ev], 1); }
     template <class F>
     void each_hot_record(F&& f) const noexcept { f(evs_.get(), (max_evs_ < kFewEvs ? max_evs_ : kFewEvs) * sizeof(EvRecord)); }
     /// Calls f(address, bytes) for what sending touches.

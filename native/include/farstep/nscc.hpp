@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "farstep/window_learning.hpp"
 
@@ -50,34 +52,37 @@ inline constexpr uint64_t kQaDelayOff = UINT64_MAX;
 
 class Nscc {
 public:
-    explicit Nscc(const NsccConfig& config) noexcept
-        : rate_known_(config.rate_bytes_per_s > 0),
-          rtt_known_(rate_known_ && config.base_rtt_ns != 0),
+    explicit Nscc(const NsccConfig& config) : Nscc(std::make_unique<const NsccConfig>(config)) {}
+    // Of a configuration shared by many, which outlives them.
+    explicit Nscc(const NsccConfig* config)
+        : rate_known_(config->rate_bytes_per_s > 0),
+          rtt_known_(rate_known_ && config->base_rtt_ns != 0),
           config_(config),
-          base_rtt_ns_(config.base_rtt_ns) {
-        assert(config.mtu_bytes > 0);
+          base_rtt_ns_(config->base_rtt_ns) {
+        assert(config->mtu_bytes > 0);
+        if (learns()) learner_ = std::make_unique<WindowLearner>();
         if (base_rtt_ns_ == 0) base_rtt_ns_ = kDefaultBaseRttNs;
         derive();
-        uint64_t initial = config_.initial_cwnd_bytes;
-        if (initial == 0) initial = rate_known_ ? max_cwnd_ : uint64_t{kInitialPackets} * config_.mtu_bytes;
+        uint64_t initial = config_->initial_cwnd_bytes;
+        if (initial == 0) initial = rate_known_ ? max_cwnd_ : uint64_t{kInitialPackets} * config_->mtu_bytes;
         cwnd_ = static_cast<double>(initial);
         clamp();
     }
 
     // One packet (or one burst of `bytes`) may leave now. With nothing in flight one always may.
     bool can_send(uint32_t bytes) const noexcept {
-        return inflight_ <= 0 || inflight_ + std::max<int64_t>(bytes, config_.mtu_bytes) <= static_cast<int64_t>(cwnd_);
+        return inflight_ <= 0 || inflight_ + std::max<int64_t>(bytes, config_->mtu_bytes) <= static_cast<int64_t>(cwnd_);
     }
 
     void on_send(uint64_t now, uint32_t bytes) noexcept {
         inflight_ += bytes;
-        if (learns()) learner_.on_send(now, inflight_, bytes, cwnd_);
+        if (learns()) learner_->on_send(now, inflight_, bytes, cwnd_);
     }
 
     // The header bit that asks the receiver for an acknowledgement: the window is about to close, or is small.
     bool wants_ack() const noexcept {
         const auto window = static_cast<int64_t>(cwnd_);
-        return window - inflight_ < config_.mtu_bytes || window < static_cast<int64_t>(config_.ack_threshold_bytes);
+        return window - inflight_ < config_->mtu_bytes || window < static_cast<int64_t>(config_->ack_threshold_bytes);
     }
 
     void on_sack(uint64_t now, uint32_t newly, bool ecn, bool rtt_valid, uint64_t rtt_ns) noexcept {
@@ -87,7 +92,7 @@ public:
         ignored_bytes_ += newly;
         if (rtt_valid) {
             observe_rtt(std::max<uint64_t>(rtt_ns, 1));
-            if (learns()) learner_.on_rtt(rtt_ns, std::max(base_rtt_ns_, longest_rtt_ns_));
+            if (learns()) learner_->on_rtt(rtt_ns, std::max(base_rtt_ns_, longest_rtt_ns_));
             delay_ns_ = std::max<uint64_t>(rtt_ns, 1) - base_rtt_ns_;
             // A long delay without a mark says little about the queue, so it counts as a short one.
             const bool trusted = ecn || delay_ns_ <= target_ns_;
@@ -117,7 +122,7 @@ public:
         ignored_bytes_ += bytes;
         average_delay(static_cast<double>(base_rtt_ns_));
         trigger_qa_ = true;
-        learner_.on_loss(now, bytes);
+        if (learns()) learner_->on_loss(now, bytes);
         if (!quick_adapt(now, /*loss=*/true, /*marked=*/true, 0)) cut(bytes);
     }
 
@@ -125,7 +130,7 @@ public:
     void on_loss(uint64_t now, uint32_t bytes) noexcept {
         inflight_ -= bytes;
         ignored_bytes_ += bytes;
-        learner_.on_loss(now, bytes);
+        if (learns()) learner_->on_loss(now, bytes);
         cut(bytes);
     }
 
@@ -134,7 +139,7 @@ public:
     void on_spurious(uint32_t bytes) noexcept {
         inflight_ += bytes;
         cwnd_ += bytes;
-        learner_.on_loss_undone(bytes);
+        if (learns()) learner_->on_loss_undone(bytes);
         clamp();
     }
 
@@ -155,7 +160,7 @@ public:
     // What was in flight is no more, and the network had no part in it: the connection ended, the peer had no room.
     void on_forget(uint32_t bytes) noexcept {
         inflight_ -= bytes;
-        learner_.abandon_round();
+        if (learns()) learner_->abandon_round();
     }
 
     // Where planes differ in length, the window has to fill the longest one: delays are still measured against
@@ -169,18 +174,18 @@ public:
 
     int64_t inflight_bytes() const noexcept { return inflight_; }
     uint64_t cwnd_bytes() const noexcept { return static_cast<uint64_t>(cwnd_); }
-    uint64_t min_cwnd_bytes() const noexcept { return uint64_t{config_.mtu_bytes} + kNominalHeaderBytes; }
+    uint64_t min_cwnd_bytes() const noexcept { return uint64_t{config_->mtu_bytes} + kNominalHeaderBytes; }
     uint64_t max_cwnd_bytes() const noexcept { return max_cwnd_; }
     uint64_t base_rtt_ns() const noexcept { return base_rtt_ns_; }
     uint64_t target_ns() const noexcept { return target_ns_; }
     uint64_t avg_delay_ns() const noexcept { return static_cast<uint64_t>(avg_delay_ns_); }
     uint64_t quick_adapts() const noexcept { return quick_adapts_; }
     double rate_bytes_per_s() const noexcept {
-        return rate_known_ ? config_.rate_bytes_per_s : learner_.rate_bytes_per_s();
+        return rate_known_ ? config_->rate_bytes_per_s : learner_->rate_bytes_per_s();
     }
     // At which to send toward the destination; 0 = as fast as the window allows.
-    double pace_bytes_per_s() const noexcept { return rate_known_ ? 0.0 : learner_.pace_bytes_per_s(); }
-    bool learning() const noexcept { return !rate_known_ && learner_.starting(); }
+    double pace_bytes_per_s() const noexcept { return rate_known_ ? 0.0 : learner_->pace_bytes_per_s(); }
+    bool learning() const noexcept { return !rate_known_ && learner_->starting(); }
     double alpha() const noexcept { return alpha_; }          // bytes per ns of headroom
     double fi_bytes() const noexcept { return fi_bytes_; }
     double eta_bytes() const noexcept { return eta_bytes_; }
@@ -189,14 +194,16 @@ public:
     // Calls f(address, bytes) for what sending touches, and for what acknowledging touches besides; see PathSet.
     template <class F>
     void each_hot(F&& f) const noexcept {
-        f(&inflight_, static_cast<size_t>(reinterpret_cast<const char*>(&config_.max_cwnd_bytes) - reinterpret_cast<const char*>(&inflight_)));
+        f(&inflight_, static_cast<size_t>(reinterpret_cast<const char*>(&base_rtt_ns_) - reinterpret_cast<const char*>(&inflight_)));
     }
     template <class F>
     void each_hot_on_ack(F&& f) const noexcept {
-        f(&config_, static_cast<size_t>(reinterpret_cast<const char*>(&quick_adapts_) - reinterpret_cast<const char*>(&config_)));
+        f(&base_rtt_ns_, static_cast<size_t>(reinterpret_cast<const char*>(&quick_adapts_) - reinterpret_cast<const char*>(&base_rtt_ns_)));
     }
 
 private:
+    explicit Nscc(std::unique_ptr<const NsccConfig> own) : Nscc(own.get()) { own_config_ = std::move(own); }
+
     static constexpr uint64_t kDefaultBaseRttNs = 1'000'000;   // stands only until the first sample
     static constexpr uint32_t kInitialPackets = 32;
     static constexpr double kBdpFactor = 1.5;
@@ -214,42 +221,42 @@ private:
     static constexpr double kHardCeilingBytes = 1073741824.0;   // 1 GiB: 40 Gb/s over 200 ms; bounds start-up
 
     // With trimming and a known rate this is NSCC as published; else rounds are measured.
-    bool learns() const noexcept { return !rate_known_ || !config_.trimming; }
+    bool learns() const noexcept { return !rate_known_ || !config_->trimming; }
 
     // The constants of this network from those of the reference network (scaling table).
     void derive() noexcept {
         const double rtt = static_cast<double>(base_rtt_ns_);
-        const double mtu = config_.mtu_bytes;
+        const double mtu = config_->mtu_bytes;
         const double rate = rate_bytes_per_s();
         const double bdp = std::max(rate * rtt * 1e-9, mtu);
         const double a = bdp / kReferenceBdpBytes;
-        target_ns_ = config_.target_delay_ns;
-        if (target_ns_ == 0) target_ns_ = config_.trimming ? base_rtt_ns_ - base_rtt_ns_ / 4 : base_rtt_ns_;
+        target_ns_ = config_->target_delay_ns;
+        if (target_ns_ == 0) target_ns_ = config_->trimming ? base_rtt_ns_ - base_rtt_ns_ / 4 : base_rtt_ns_;
         target_ns_ = std::max<uint64_t>(target_ns_, 1);
         const double target = static_cast<double>(target_ns_);
         const double b = target / kReferenceRttNs;
         // The published gain grows with RTT x BDP: at 50 ms it would be hundreds of BDP per window. Beyond one BDP
         // per window it only overshoots, so there it stops.
-        alpha_ = config_.alpha >= 0 ? config_.alpha : std::min(4.0 * mtu * a * b, bdp) / target;
-        fi_bytes_ = config_.fi_bytes >= 0 ? config_.fi_bytes : 5.0 * mtu * a;
-        eta_bytes_ = config_.eta_bytes >= 0 ? config_.eta_bytes : 0.15 * mtu * a;
-        fi_scale_ = config_.fi_scale >= 0 ? config_.fi_scale : 0.25 * a;
-        adjust_bytes_ = config_.adjust_bytes != 0 ? config_.adjust_bytes : 8ull * config_.mtu_bytes;
-        adjust_period_ns_ = config_.adjust_period_ns != 0 ? config_.adjust_period_ns : base_rtt_ns_;
-        qa_threshold_ns_ = config_.qa_threshold_ns;
-        if (qa_threshold_ns_ == 0) qa_threshold_ns_ = config_.trimming ? kQaDelayOff : 4 * target_ns_;
+        alpha_ = config_->alpha >= 0 ? config_->alpha : std::min(4.0 * mtu * a * b, bdp) / target;
+        fi_bytes_ = config_->fi_bytes >= 0 ? config_->fi_bytes : 5.0 * mtu * a;
+        eta_bytes_ = config_->eta_bytes >= 0 ? config_->eta_bytes : 0.15 * mtu * a;
+        fi_scale_ = config_->fi_scale >= 0 ? config_->fi_scale : 0.25 * a;
+        adjust_bytes_ = config_->adjust_bytes != 0 ? config_->adjust_bytes : 8ull * config_->mtu_bytes;
+        adjust_period_ns_ = config_->adjust_period_ns != 0 ? config_->adjust_period_ns : base_rtt_ns_;
+        qa_threshold_ns_ = config_->qa_threshold_ns;
+        if (qa_threshold_ns_ == 0) qa_threshold_ns_ = config_->trimming ? kQaDelayOff : 4 * target_ns_;
 
-        const bool capped = config_.max_cwnd_bytes != 0;
-        const double ceiling = capped ? static_cast<double>(config_.max_cwnd_bytes) : kHardCeilingBytes;
+        const bool capped = config_->max_cwnd_bytes != 0;
+        const double ceiling = capped ? static_cast<double>(config_->max_cwnd_bytes) : kHardCeilingBytes;
         peak_rate_ = std::max(peak_rate_, rate);
-        const double noise_bytes = config_.host_noise_ns >= 0 ? rate * static_cast<double>(config_.host_noise_ns) * 1e-9
+        const double noise_bytes = config_->host_noise_ns >= 0 ? rate * static_cast<double>(config_->host_noise_ns) * 1e-9
                                                               : (rate_known_ ? 0.0 : learned_noise_bytes(rate));
         const double window_bdp = std::max(bdp, rate * static_cast<double>(longest_rtt_ns_) * 1e-9);
-        const double room = learns() ? learner_.headroom() : 1.0;
+        const double room = learns() ? learner_->headroom() : 1.0;
         double window = window_bdp + room * ((kBdpFactor - 1.0) * window_bdp + kBdpFactor * noise_bytes);
         window_by_rate_ = window;
         if (!rate_known_) {
-            window = learner_.max_window(window, ceiling);
+            window = learner_->max_window(window, ceiling);
         } else if (capped) {
             window = ceiling;
         }
@@ -267,12 +274,12 @@ private:
     }
 
     void average_delay(double sample_ns) noexcept {
-        avg_delay_ns_ += config_.delay_weight * (sample_ns - avg_delay_ns_);
+        avg_delay_ns_ += config_->delay_weight * (sample_ns - avg_delay_ns_);
     }
 
     void learn(uint64_t now, uint32_t newly, bool ecn) noexcept {
         if (!learns()) return;
-        const LearnStep step = learner_.on_delivered(now, newly, ecn, base_rtt_ns_, cwnd_,
+        const LearnStep step = learner_->on_delivered(now, newly, ecn, base_rtt_ns_, cwnd_,
                                                      static_cast<double>(max_cwnd_), window_by_rate_);
         if (!rate_known_) cwnd_ += step.grow_bytes;
         if (step.refresh) derive();
@@ -286,7 +293,7 @@ private:
             increase_ += fi_bytes_ * newly;
             return;
         }
-        if (delay < config_.zero_delay_ns) {
+        if (delay < config_->zero_delay_ns) {
             fast_bytes_ += newly;
             if (fast_on_ || static_cast<double>(fast_bytes_) > cwnd_) {
                 fast_on_ = true;
@@ -305,7 +312,7 @@ private:
         fast_bytes_ = 0;
         const double target = static_cast<double>(target_ns_);
         if (avg_delay_ns_ <= target || (decreased_ && now - last_decrease_ns_ < base_rtt_ns_)) return;
-        cwnd_ *= std::max(1.0 - config_.gamma * (avg_delay_ns_ - target) / avg_delay_ns_, config_.max_md_jump);
+        cwnd_ *= std::max(1.0 - config_->gamma * (avg_delay_ns_ - target) / avg_delay_ns_, config_->max_md_jump);
         last_decrease_ns_ = now;
         decreased_ = true;
     }
@@ -324,14 +331,14 @@ private:
     // Under heavy incast jump straight to what was delivered in the last (base RTT + target), then ignore marks
     // that belong to the window before the jump. True: the caller leaves the window alone.
     bool quick_adapt(uint64_t now, bool loss, bool marked, uint64_t delay) noexcept {
-        if (!config_.quick_adapt) return false;
+        if (!config_->quick_adapt) return false;
         bool handled = false;
         if (ignored_bytes_ < bytes_to_ignore_ && marked) {
             handled = true;
         } else if (now >= qa_end_ns_) {
-            const bool late = delay > qa_threshold_ns_ && (marked || !config_.qa_delay_needs_mark);
-            if (qa_end_ns_ != 0 && (trigger_qa_ || loss || late) && achieved_ < max_cwnd_ >> config_.qa_gate) {
-                cwnd_ = static_cast<double>(std::max<uint64_t>(achieved_, config_.mtu_bytes));
+            const bool late = delay > qa_threshold_ns_ && (marked || !config_->qa_delay_needs_mark);
+            if (qa_end_ns_ != 0 && (trigger_qa_ || loss || late) && achieved_ < max_cwnd_ >> config_->qa_gate) {
+                cwnd_ = static_cast<double>(std::max<uint64_t>(achieved_, config_->mtu_bytes));
                 clamp();
                 bytes_to_ignore_ = inflight_ > 0 ? static_cast<uint64_t>(inflight_) : 0;
                 ignored_bytes_ = 0;
@@ -363,7 +370,7 @@ private:
     double cwnd_ = 0;
     bool rate_known_, rtt_known_;
     bool fast_on_ = false, decreased_ = false, trigger_qa_ = false;
-    NsccConfig config_;
+    const NsccConfig* config_;
     uint64_t base_rtt_ns_, target_ns_ = 1, longest_rtt_ns_ = 0;
     double avg_delay_ns_ = 0;
     uint64_t delay_ns_ = 0;     // of the last valid sample
@@ -377,7 +384,8 @@ private:
     uint64_t quick_adapts_ = 0;
     double saved_cwnd_ = 0;
     double window_by_rate_ = 0, peak_rate_ = 0;
-    WindowLearner learner_;
+    std::unique_ptr<WindowLearner> learner_;  // only where something is learned
+    std::unique_ptr<const NsccConfig> own_config_;
 };
 
 }  // namespace farstep

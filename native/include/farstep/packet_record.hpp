@@ -25,8 +25,8 @@ struct PacketRecord {
 static_assert(sizeof(PacketRecord) == 24 && kMaxEvs <= 1u << 11 && kMaxPlanes <= 1u << 5);
 
 struct SenderCounters {
-    uint64_t packets = 0, bytes = 0, retransmitted = 0, lost_order = 0, lost_late = 0, lost_timeout = 0, trimmed = 0;
-    uint64_t spurious = 0, soft_timeouts = 0, timeouts = 0, sacks = 0, nacks = 0, acks = 0, invalid_sacks = 0;
+    uint64_t packets = 0, bytes = 0, sacks = 0, retransmitted = 0, lost_order = 0, lost_late = 0, lost_timeout = 0, trimmed = 0;
+    uint64_t spurious = 0, soft_timeouts = 0, timeouts = 0, nacks = 0, acks = 0, invalid_sacks = 0;
 };
 
 }  // namespace farstep

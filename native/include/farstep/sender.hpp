@@ -16,7 +16,8 @@ namespace farstep {
 class Sender : public SenderLosses {
 public:
     Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths) : SenderLosses(c, cc, paths, std::make_unique<Arena>()) {}
-    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena) : SenderLosses(c, cc, paths, arena) {}
+    Sender(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena, const ReliabilityConfig* shared = nullptr)
+        : SenderLosses(c, cc, paths, arena, shared) {}
 
     SendQueue& queue() noexcept { return queue_; }
     const SendQueue& queue() const noexcept { return queue_; }
@@ -275,7 +276,7 @@ private:
     // time. Every plane's round trip must be known, so every plane is asked in its turn.
     bool misses_news(uint64_t now) noexcept {
         const uint8_t plane = record(next_psn_ - 1).plane;
-        const uint64_t interval = std::max(srtt_ns(), reliability_.plane_news_ns);
+        const uint64_t interval = std::max(srtt_ns(), reliability_->plane_news_ns);
         if (now - plane_asked_ns_[plane] < interval) return false;
         plane_asked_ns_[plane] = now;
         return true;

@@ -39,14 +39,14 @@ public:
         f(order_.get(), num_evs * sizeof(EvOrder));
     }
     const RoundTrip& round_trip() const noexcept { return patience_.round_trip(); }
-    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : reliability_.initial_rtt_ns; }
+    uint64_t first_rtt_ns() const noexcept { return srtt_ns() ? srtt_ns() : reliability_->initial_rtt_ns; }
     uint64_t rto_ns() const noexcept {
         const RoundTrip& rtt = patience_.round_trip();
-        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : reliability_.first_timeout_ns;
-        if (base < reliability_.rto_base_ns) base = reliability_.rto_base_ns;
-        const uint32_t linear = reliability_.linear_count;
+        uint64_t base = rtt.srtt_ns ? rtt.srtt_ns + 4 * rtt.var_ns + rtt.srtt_ns / 2 : reliability_->first_timeout_ns;
+        if (base < reliability_->rto_base_ns) base = reliability_->rto_base_ns;
+        const uint32_t linear = reliability_->linear_count;
         const uint32_t doublings = backoff_ > linear ? backoff_ - linear : 0;
-        const uint64_t cap = base > reliability_.rto_max_ns ? base : reliability_.rto_max_ns;
+        const uint64_t cap = base > reliability_->rto_max_ns ? base : reliability_->rto_max_ns;
         if (doublings >= 20 || base << doublings > cap) return cap;
         return base << doublings;
     }
@@ -55,11 +55,11 @@ public:
     bool has_new() const noexcept { return next_psn_ < una_ + window_ && queue_.has_packet(); }
 
 protected:
-    SenderState(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena)
+    SenderState(const ConnectionConfig& c, Nscc& cc, PathSet& paths, Arena* arena, const ReliabilityConfig* shared = nullptr)
         : cc_(&cc), paths_(&paths), window_(window_of(c)), queue_(c, arena), ring_(round_up_power_of_two(window_)),
           mask_(ring_ - 1), records_(ring_, arena), order_(c.paths.max_evs, arena),
           patience_(c.reliability.loss_slack_min_ns, c.paths.num_planes, arena), plane_asked_ns_(c.paths.num_planes, arena),
-          mtu_bytes_(c.mtu_bytes), num_planes_(c.paths.num_planes), reliability_(c.reliability) {
+          mtu_bytes_(c.mtu_bytes), num_planes_(c.paths.num_planes), reliability_(arena->keep(c.reliability, shared)) {
         next_psn_ = una_ = max_acked_ = rtx_cursor_ = (1ull << 24) + c.start_psn;
     }
     SenderState(const ConnectionConfig& c, Nscc& cc, PathSet& paths, std::unique_ptr<Arena> own) : SenderState(c, cc, paths, own.get()) {
@@ -88,7 +88,7 @@ protected:
     PacketRecord& record(uint64_t psn) noexcept { return records_[psn & mask_]; }
     const PacketRecord& record(uint64_t psn) const noexcept { return records_[psn & mask_]; }
     uint32_t retry_budget() const noexcept {
-        const ReliabilityConfig& r = reliability_;
+        const ReliabilityConfig& r = *reliability_;
         return r.exponential_count >= 25 ? UINT32_MAX - 1 : r.linear_count + r.exponential_count;
     }
 
@@ -146,7 +146,7 @@ protected:
     Table<uint64_t> plane_asked_ns_;
     SenderCounters counters_;
     uint32_t mtu_bytes_, num_planes_;
-    ReliabilityConfig reliability_;
+    const ReliabilityConfig* reliability_;
     uint64_t newest_acked_tx_ns_ = 0, una_moved_ns_ = 0, timed_out_ns_ = 0, rtx_cursor_;
     uint64_t shown_end_psn_ = 0;  // what the last SACK does not name below this had not arrived
     uint64_t newest_received_ = 0;  // packets the peer had, by position, at its newest SACK

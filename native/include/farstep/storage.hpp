@@ -49,6 +49,12 @@ public:
         used_ += bytes;
         return out;
     }
+    /// A copy of `value` that lives as long as this, or `shared` itself where one is given, which outlives it.
+    template <class T>
+    const T* keep(const T& value, const T* shared) {
+        static_assert(std::is_trivially_destructible_v<T>);
+        return shared ? shared : new (take(sizeof(T), alignof(T))) T(value);
+    }
     size_t used_bytes() const noexcept { return used_; }
     /// How much gather_small() should have been given.
     size_t small_bytes() const noexcept { return small_wanted_; }

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "farstep/connection.hpp"
 #include "farstep/sim/fabric_state.hpp"
@@ -75,6 +78,15 @@ public:
         const double packets = 2.0 * window / fabric_->settings().mtu_bytes;
         return static_cast<uint32_t>(std::clamp(packets / kMprUnit_packets + 0.999, 1.0, double{kMaxMpr}));
     }
+    /// The same for all ends alike, kept for as long as this.
+    const ConnectionConfig& shared(bool is_source, uint32_t planes) {
+        auto& kept = shared_[is_source][planes];
+        if (!kept) kept = std::make_unique<ConnectionConfig>(config(is_source, planes, 0));
+        return *kept;
+    }
+    const NsccConfig& shared(const NsccConfig& n) {
+        return windows_.try_emplace({n.rate_bytes_per_s, n.base_rtt_ns}, n).first->second;
+    }
     double assumed_rtt_ns() const noexcept {
         const double rtt = fabric_->settings().base_rtt_ns;
         return rtt > 0 ? rtt : 12'000.0;
@@ -91,6 +103,8 @@ private:
     const FabricState* fabric_;
     uint32_t most_ports_ = 1;
     double widest_bytes_per_ns_ = 0;  // all ports of one NIC
+    std::unique_ptr<const ConnectionConfig> shared_[2][kMaxPlanes + 1];
+    std::map<std::pair<double, uint64_t>, NsccConfig> windows_;  // those that differ, by what they differ in
 };
 
 }  // namespace farstep::sim

@@ -19,9 +19,9 @@
 #include "farstep/sim/hot_lines.hpp"
 #include "farstep/sim/mrc_config.hpp"
 #include "farstep/sim/mrc_control.hpp"
+#include "farstep/sim/mrc_ends.hpp"
 #include "farstep/sim/mrc_ways.hpp"
 #include "farstep/sim/network.hpp"
-#include "farstep/sim/shared_windows.hpp"
 #include "farstep/sim/transport.hpp"
 #include "farstep/sim/virtual_array.hpp"
 #include "farstep/storage.hpp"
@@ -146,7 +146,7 @@ public:
         Row& r = rows_[c];
         if (!r.source) return;
         const bool is_source = timer % 2 == 0;
-        End& e = is_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
+        MrcEnd& e = is_source ? static_cast<MrcEnd&>(*r.source) : static_cast<MrcEnd&>(*r.target);
         const uint64_t now = e.later(host.now_ns());
         if (e.connection.next_timeout_ns() <= now) e.connection.on_timeout(now);
         if (!is_source) {
@@ -162,7 +162,7 @@ public:
             Row& r = rows_[c];
             if (!r.source) continue;
             for (const bool at_source : {true, false}) {
-                End& e = at_source ? static_cast<End&>(*r.source) : static_cast<End&>(*r.target);
+                MrcEnd& e = at_source ? static_cast<MrcEnd&>(*r.source) : static_cast<MrcEnd&>(*r.target);
                 const bool touches = r.source_nic == nic || r.target_nic == nic;
                 const bool concerns = touches && ((at_source ? r.source_nic : r.target_nic) == nic) == own;
                 if (!concerns) continue;
@@ -217,6 +217,7 @@ public:
         const auto b = c.get<mrc::SackBody>();
         s.prefetch_shown(b.cack_psn, b.cack_psn + static_cast<uint32_t>(int32_t{b.sack_offset}), b.bitmap);
         s.prefetch(b.cack_psn + static_cast<uint32_t>(int32_t{b.ack_psn_offset}));
+        rows_[c.connection].source->connection.paths().prefetch(b.entropy & ((1u << kPlaneShift) - 1));
     }
 
     // ---- figures -----------------------------------------------------------------------------------------------------
@@ -260,35 +261,8 @@ private:
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
     static constexpr size_t kScratch_bytes = size_t{256} << 20;  // reserved, not resident
 
-    struct End {
-        End(const ConnectionConfig& c, Nscc& cc, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : connection(c, cc, links, planes, arena) {}
-        // Handling at one end never goes back in time, whatever the phases within a slot.
-        uint64_t later(uint64_t now) noexcept { return last_ns = now > last_ns ? now : last_ns; }
-        uint64_t last_ns = 0;
-        uint32_t local_ports = ~0u, remote_ports = ~0u;
-        uint64_t* routes = nullptr;             // of the source's entropy values
-        uint16_t num_ways = 0;                  // entropy values with a route
-        uint8_t arrival_port[kMaxPlanes] = {};  // of the target: where packets of each of the source's planes arrive
-        Connection connection;
-    };
-    struct SourceEnd : End {
-        SourceEnd(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena,
-                  SourceEnd* owner = nullptr)
-            : End(c, owner ? owner->window : window, links, planes, arena), window(n), own_routes(c.paths.max_evs, arena) {
-            routes = own_routes.get();
-        }
-        alignas(64) Nscc window;  // of the first connection between two NICs, for all of them
-        Table<uint64_t> own_routes;
-        SharedWindows<SourceEnd>::Siblings* siblings = nullptr;
-        bool has_siblings = false;
-        uint64_t cwnd_bytes() const noexcept { return siblings->owner->window.cwnd_bytes(); }
-    };
-    struct TargetEnd : End {
-        TargetEnd(const ConnectionConfig& c, Nscc& shared, const PlaneLink* links, uint32_t planes, Arena* arena)
-            : End(c, shared, links, planes, arena), ways(c.paths.max_evs, arena) {}
-        Table<ControlPath> ways;
-    };
+    using SourceEnd = MrcSource;
+    using TargetEnd = MrcTarget;
     struct Row {
         SourceEnd* source;
         TargetEnd* target;
@@ -423,7 +397,7 @@ private:
         std::vector<PlaneLink> links(planes);
         for (uint32_t k = 0; k < planes; ++k) links[k].local_port = static_cast<uint8_t>(k);
         if (is_source) {
-            auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), planes, &arena);
+            auto* end = new (place<SourceEnd>(arena)) SourceEnd(c, settings_.congestion, links.data(), planes, &arena, c);
             const auto on_poll = [&](const void* p, size_t bytes) { poll_lines_.add(scratch, p, bytes); };
             const auto on_ack = [&](const void* p, size_t bytes) { ack_lines_.add(scratch, p, bytes); };
             on_poll(end, head_bytes(*end));
@@ -435,7 +409,7 @@ private:
             ack_lines_.remove(poll_lines_);
             end->~SourceEnd();
         } else {
-            auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), planes, &arena);
+            auto* end = new (place<TargetEnd>(arena)) TargetEnd(c, shared_window_, links.data(), planes, &arena, c);
             const auto on_data = [&](const void* p, size_t bytes) { data_lines_.add(scratch, p, bytes); };
             on_data(end, head_bytes(*end));
             end->connection.each_hot(on_data);
@@ -452,7 +426,7 @@ private:
         (is_source ? source_small_ : target_small_) = arena.small_bytes();
         return arena.used_bytes();
     }
-    static size_t head_bytes(const End& end) noexcept {
+    static size_t head_bytes(const MrcEnd& end) noexcept {
         const auto at = [](const void* p) { return static_cast<const std::byte*>(p); };
         return static_cast<size_t>(at(&end.connection) - at(&end));
     }
@@ -481,7 +455,8 @@ private:
         fill_links(r.source_nic, r.target_nic, links);
         const ConnectionConfig config_of = configs_.config(true, planes, rng.next());
         auto& siblings = windows_.of(r.source_nic, r.target_nic);
-        new (place<SourceEnd>(arena)) SourceEnd(config_of, congestion(r), links, planes, &arena, siblings.owner);
+        new (place<SourceEnd>(arena)) SourceEnd(config_of, configs_.shared(congestion(r)), links, planes, &arena,
+                                                configs_.shared(true, planes), siblings.owner);
         SourceEnd& s = *r.source;
         windows_.join(siblings, &s, c);
         const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
@@ -509,7 +484,7 @@ private:
         PlaneLink links[kMaxPlanes];
         fill_links(r.target_nic, r.source_nic, links);
         const ConnectionConfig config_of = configs_.config(false, planes, rng.next());
-        new (place<TargetEnd>(arena)) TargetEnd(config_of, shared_window_, links, planes, &arena);
+        new (place<TargetEnd>(arena)) TargetEnd(config_of, shared_window_, links, planes, &arena, configs_.shared(false, planes));
         TargetEnd& t = *r.target;
         for (uint32_t k = 0; k < planes; ++k) {
             const uint32_t nic_port = f.first_nic_port(r.target_nic) + k, uplink = f.nic_port(nic_port).port;

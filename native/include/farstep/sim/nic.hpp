@@ -22,42 +22,44 @@ struct NicRing {
 class NicRings {
 public:
     NicRings(uint32_t num_nics, uint32_t num_connections)
-        : rings_(num_nics), next_(num_connections), ready_((num_nics + 63) / 64) {
+        : rings_(num_nics), places_(num_connections), ready_((num_nics + 63) / 64) {
         for (NicRing& r : rings_) r = NicRing{};
-        for (uint32_t& n : next_) n = kOutside;
+        for (Place& p : places_) p = Place{};
     }
+    void set_nic(uint32_t c, uint32_t nic) noexcept { places_[c].nic = nic; }
 
     /// Puts a connection behind the others of its NIC, unless it is there.
-    void add(uint32_t nic, uint32_t c, Tick now) noexcept {
-        if (next_[c] != kOutside) return;
+    void add(uint32_t c, Tick now) noexcept {
+        if (places_[c].next != kOutside) return;
+        const uint32_t nic = places_[c].nic;
         NicRing& r = rings_[nic];
         if (r.last == NicRing::kEmpty) {
-            next_[c] = c;
+            places_[c].next = c;
             r.since = now;
             set_ready(nic, true);
             ++num_ready_;
         } else {
-            next_[c] = next_[r.last];
-            next_[r.last] = c;
+            places_[c].next = places_[r.last].next;
+            places_[r.last].next = c;
         }
         r.last = c;
     }
-    uint32_t first(uint32_t nic) const noexcept { return next_[rings_[nic].last]; }
+    uint32_t first(uint32_t nic) const noexcept { return places_[rings_[nic].last].next; }
     bool is_empty(uint32_t nic) const noexcept { return rings_[nic].last == NicRing::kEmpty; }
     /// The first one has had its turn.
-    void turn(uint32_t nic) noexcept { rings_[nic].last = next_[rings_[nic].last]; }
+    void turn(uint32_t nic) noexcept { rings_[nic].last = places_[rings_[nic].last].next; }
     /// The first one has nothing to send.
     void remove_first(uint32_t nic) noexcept {
         NicRing& r = rings_[nic];
-        const uint32_t c = next_[r.last];
+        const uint32_t c = places_[r.last].next;
         if (c == r.last) {
             r.last = NicRing::kEmpty;
             set_ready(nic, false);
             --num_ready_;
         } else {
-            next_[r.last] = next_[c];
+            places_[r.last].next = places_[c].next;
         }
-        next_[c] = kOutside;
+        places_[c].next = kOutside;
     }
     NicRing& ring(uint32_t nic) noexcept { return rings_[nic]; }
 
@@ -86,13 +88,17 @@ public:
 
 private:
     static constexpr uint32_t kOutside = UINT32_MAX;
+    struct Place {
+        uint32_t next = kOutside;  // connection behind it in the ring
+        uint32_t nic = 0;
+    };
     void set_ready(uint32_t nic, bool on) noexcept {
         if (on) ready_[nic >> 6] |= 1ull << (nic & 63);
         else ready_[nic >> 6] &= ~(1ull << (nic & 63));
     }
 
     VirtualArray<NicRing> rings_;
-    VirtualArray<uint32_t> next_;
+    VirtualArray<Place> places_;  // by connection
     VirtualArray<uint64_t> ready_;
     uint32_t num_ready_ = 0;
 };

@@ -64,6 +64,7 @@ public:
         num_timers_ = 2 * size_t{n} + net_.fabric().num_nics();
         timers_ = std::make_unique<VirtualArray<Slot>>(num_timers_);
         rings_ = std::make_unique<NicRings>(net_.fabric().num_nics(), n);
+        for (uint32_t i = 0; i < n; ++i) rings_->set_nic(i, rows_[i].source);
         transport_ = std::make_unique<T>(transport_settings_, net_, n);
         net_.set_num_connections(n);
         for (uint32_t i = 0; i < tasks_.size(); ++i)
@@ -105,7 +106,7 @@ public:
     const Net& network() const noexcept { return net_; }
     Tick now() const noexcept { return now_; }
     uint64_t now_ns() const noexcept { return net_.fabric().clock().ns(now_); }
-    void wake(uint32_t c) noexcept { rings_->add(rows_[c].source, c, now_); }
+    void wake(uint32_t c) noexcept { rings_->add(c, now_); }
     void set_timer(uint32_t timer, uint64_t at_ns) {
         if (at_ns == UINT64_MAX) return;
         Slot& set = (*timers_)[timer];
