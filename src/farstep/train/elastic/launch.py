@@ -30,11 +30,18 @@ STOP_TIMEOUT_S = 5.0
 """A process told to end that still runs after this long is killed."""
 
 _COORDINATOR = """
-import json, sys
+import asyncio, json, sys, time
 from pathlib import Path
-from farstep.coordinator import ServerSettings, run_coordinator
+from farstep.coordinator.body import Coordinator
+from farstep.coordinator.server import ServerSettings, create_app, serve_coordinator
 from farstep.membership import MembershipConfig
-run_coordinator(MembershipConfig(**json.loads(sys.argv[1])), ServerSettings(port=0, announce=Path(sys.argv[2])))
+coordinator = Coordinator(MembershipConfig(**json.loads(sys.argv[1])))
+def note(note):
+    line = {"t": time.monotonic(), "kind": note.kind, "member": note.member, **note.fields}
+    print(json.dumps(line, default=str), flush=True)
+coordinator.listeners.append(note)
+settings = ServerSettings(port=0, announce=Path(sys.argv[2]))
+asyncio.run(serve_coordinator(create_app(coordinator), settings))
 """
 
 

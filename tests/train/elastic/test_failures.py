@@ -1,0 +1,176 @@
+"""What becomes of a step when a member dies at any point of it; replica groups are threads here."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from farstep.train.elastic.options import Synchronous
+from farstep.train.elastic.trainer import Trainer
+from farstep.train.healing import Healing, state_digest
+from farstep.train.run import Run
+from tests.train.elastic.groups import Groups, small_model
+
+STEPS = 12
+KILL_AT = 5
+SPARE_STEPS = 500
+"""Enough for a spare to get the state and for the member to die afterwards."""
+DATA = TensorDataset(
+    torch.randn(64, 6, generator=torch.Generator().manual_seed(1)),
+    torch.randint(0, 3, (64,), generator=torch.Generator().manual_seed(2)),
+)
+POINTS = ("compute", "first bucket", "before the vote", "after the vote", "between steps")
+
+
+class Scenario:
+    """Three replica groups, one of which dies at a point of a step."""
+
+    def __init__(
+        self,
+        point: str | None,
+        form: str,
+        *,
+        with_spare: bool = False,
+        heals: bool = True,
+        steps: int = STEPS,
+    ) -> None:
+        self.steps = steps
+        self.point = point
+        self.form = form
+        self.groups = Groups(healing=Healing if heals else None, groups=3, min_groups=1)
+        self.digests: dict[str, str] = {}
+        self.reports: dict[str, list[Any]] = {}
+        self.used: dict[str, list[int]] = {}
+        self.has_spare = with_spare
+
+    def play(self) -> Scenario:
+        names = ["a-0", "b-0", "c-0"]
+        if self.has_spare:
+            self.groups.start("s-0", self.work, wants="spare")
+        for name in names:
+            self.groups.start(name, self.work)
+        self.groups.join()
+        self.groups.close()
+        for error in self.groups.errors.values():
+            raise error
+        return self
+
+    def work(self, run: Run) -> None:
+        model = small_model(1)
+        trainer = Trainer(
+            run,
+            model,
+            torch.optim.AdamW(model.parameters(), lr=1e-2),
+            policy=Synchronous(bucket_bytes=4096),
+            clip_norm=1.0,
+        )
+        if run.name == "b-0" and self.point is not None:
+            self.plant(trainer)
+        if self.has_spare and run.name == "a-0":
+            self.wait_for_spare()
+        reports = self.reports[run.name] = []
+
+        def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
+            if self.has_spare and not self.spare_is_ready():
+                time.sleep(0.01)
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        for batch in run.shard(DATA, batch_size=12, seed=3, steps=self.steps):
+            if self.form == "batch":
+                trainer.step(loss_of, batch)
+            else:
+                trainer.step(lambda batch=batch: loss_of(batch))
+            reports.append(trainer.report)
+        self.digests[run.name] = state_digest(trainer.state.capture())
+
+    def wait_for_spare(self) -> None:
+        end_s = time.monotonic() + 10
+        while "s-0" not in self.groups.memberships and time.monotonic() < end_s:
+            time.sleep(0.005)
+
+    def plant(self, trainer: Trainer) -> None:
+        """Makes the trainer's member die at the point."""
+        runner: Any = trainer._runner
+        kill = self.groups.kill
+
+        def dying(original: Any, *, after: bool) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                is_time = trainer.committed >= KILL_AT and self.spare_is_ready()
+                if is_time and not after:
+                    kill("b-0")
+                result = original(*arguments, **options)
+                if is_time:
+                    kill("b-0")
+                return result
+
+            return call
+
+        if self.point == "compute":
+            runner._backward = dying(runner._backward, after=False)
+        elif self.point == "first bucket":
+            arm = trainer.state.gradients.arm
+            trainer.state.gradients.arm = lambda send: arm(dying(send, after=True))  # type: ignore[method-assign]
+        elif self.point == "before the vote":
+            runner.vote = dying(runner.vote, after=False)
+        elif self.point == "after the vote":
+            runner.vote = dying(runner.vote, after=True)
+        else:
+            runner.commit = dying(runner.commit, after=True)
+
+    def spare_is_ready(self) -> bool:
+        if not self.has_spare:
+            return True
+        return any(kind == "heal_done" for kind, _ in self.groups.hub.events)
+
+
+@pytest.mark.parametrize("form", ["batch", "closure"])
+@pytest.mark.parametrize("point", POINTS)
+def test_survivors_agree_and_use_every_sample_once(point: str, form: str) -> None:
+    scenario = Scenario(point, form, heals=False).play()
+    assert set(scenario.digests) == {"a-0", "c-0"}
+    assert scenario.digests["a-0"] == scenario.digests["c-0"]
+    for name in ("a-0", "c-0"):
+        reports = scenario.reports[name]
+        assert [report.step for report in reports] == list(range(STEPS))
+        assert sum(report.attempts - 1 for report in reports) <= 1
+        assert reports[-1].num_groups == 2
+    samples = [report.samples for report in scenario.reports["a-0"]]
+    epochs = _epochs(samples)
+    assert all(sum(epoch) == 64 for epoch in epochs[:-1]), samples
+
+
+def _epochs(samples: list[int]) -> list[list[int]]:
+    """Splits the sizes of steps into epochs of 64 samples."""
+    epochs: list[list[int]] = [[]]
+    for count in samples:
+        if sum(epochs[-1]) >= 64:
+            epochs.append([])
+        epochs[-1].append(count)
+    return epochs
+
+
+@pytest.mark.parametrize("point", ["before the vote", "after the vote"])
+def test_a_step_that_everybody_holds_is_not_lost(point: str) -> None:
+    scenario = Scenario(point, "batch", heals=False).play()
+    report = scenario.reports["a-0"][KILL_AT]
+    assert report.samples == 4 or report.samples == 12
+    used = [report.samples for report in scenario.reports["a-0"]]
+    undisturbed = Scenario(None, "batch", heals=False).play()
+    assert used[: KILL_AT + 1] == [r.samples for r in undisturbed.reports["a-0"]][: KILL_AT + 1]
+    assert report.loss == undisturbed.reports["a-0"][KILL_AT].loss
+
+
+@pytest.mark.parametrize("form", ["batch", "closure"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_spare_takes_over_bit_for_bit(point: str, form: str) -> None:
+    undisturbed = Scenario(None, form, heals=False, steps=SPARE_STEPS).play()
+    scenario = Scenario(point, form, with_spare=True, steps=SPARE_STEPS).play()
+    assert set(scenario.digests) == {"a-0", "c-0", "s-0"}
+    assert set(scenario.digests.values()) == {undisturbed.digests["a-0"]}
+    assert scenario.reports["s-0"], "the spare has trained"
+    assert {report.num_groups for report in scenario.reports["a-0"]} == {3}
