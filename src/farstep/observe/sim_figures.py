@@ -33,7 +33,7 @@ from farstep.observe.sim_view import (
 
 ROW_PX = 150
 """Height of one of several figures above each other."""
-COUNT_NAMES = {"dropped": "dropped", "trims": "trimmed", "retransmitted": "resent"}
+COUNT_NAMES = {"dropped": "dropped", "trims": "trimmed", "retransmitted": "sent again"}
 """Series of counts, and what happened to the packets."""
 
 
@@ -119,16 +119,19 @@ def _suit_range(figure: go.Figure, times: Sequence[Any]) -> None:
     low = min(float(each[0]) for each in times)
     high = max(float(each[-1]) for each in times)
     if low > 0 and high > 8 * low:
-        ticks = [f * 10.0**d for d in range(-3, 7) for f in (1, 2, 5) if low / 2 <= f * 10.0**d <= 2 * high]
         figure.update_xaxes(
-            type="log",
-            range=[np.log10(low * 0.95), np.log10(high * 1.05)],
-            tickvals=ticks,
-            ticktext=[f"{tick:,g}" for tick in ticks],
+            type="log", range=[np.log10(low * 0.95), np.log10(high * 1.05)], **_log_ticks(low, high)
         )
     else:
         margin = 0.03 * (high - low) or 0.05 * high
         figure.update_xaxes(range=[low - margin, high + margin])
+
+
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks of a logarithmic axis, whole figures at each: 1, 2 and 5 of a decade, or 1 alone of many."""
+    parts = (1, 2, 5) if high < 1e4 * low else (1,)
+    ticks = [f * 10.0**d for d in range(-6, 10) for f in parts if low / 2 <= f * 10.0**d <= 2 * high]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def step_time_figure(results: Results) -> go.Figure:
@@ -150,7 +153,7 @@ def step_time_figure(results: Results) -> go.Figure:
         )
     low, high = min(each.min() for each in times.values()), max(each.max() for each in times.values())
     if low > 0 and high > 8 * low:
-        figure.update_yaxes(type="log", dtick="D2")
+        figure.update_yaxes(type="log", **_log_ticks(low / unit.ns, high / unit.ns))
     else:
         figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(tickformat="d", dtick=1 if max(map(len, times.values())) <= 12 else None)
@@ -269,7 +272,7 @@ def _column(result: SimulationResult, values: Any, group: str) -> Any:
 
 
 def count_figure(results: Results, faults: Sequence[SimulatedFault], names: Sequence[str]) -> go.Figure:
-    """Packets lost, trimmed and resent so far, one figure above the other."""
+    """Packets dropped, trimmed and sent again so far, one figure above the other."""
     window = window_ns(results)
     figure, unit = _stacked(results, [f"packets {COUNT_NAMES[name]} so far" for name in names])
     for index, (label, result) in enumerate(results.items()):

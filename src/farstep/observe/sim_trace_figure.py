@@ -54,7 +54,7 @@ def packets_html(result: SimulationResult, faults: Sequence[SimulatedFault]) -> 
     )
     head = ("packet", "sent at", "EV", "plane", "under way", "what became of it", "way")
     return (
-        f'<p class="note">{note}</p>{figure_html(_figure(result, packets, faults))}'
+        f'<p class="note" style="margin-top:1.4rem">{note}</p>{figure_html(_figure(result, packets, faults))}'
         f"<details><summary>its packets, one by one</summary>{table(head, listed)}{left}</details>"
     )
 
