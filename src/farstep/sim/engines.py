@@ -58,6 +58,7 @@ def _run_flow(prepared: Prepared) -> SimResult:
         prepared.workloads,
         flow_bytes=flow_bytes,
         has_faults=bool(prepared.actions),
+        topology=prepared.topology,
     )
     return result
 

@@ -57,14 +57,19 @@ def test_packets_have_none():
 
 def test_the_page_says_of_every_limit_what_the_result_says():
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    kinds = ("incast", "all-to-all", "permutation")
+    kinds = ("incast", "all-to-all", "permutation", "all-reduce")
+    fabrics = (
+        sim.fabric("torus", shape=[2, 2, 2]),
+        sim.fabric("leaf-spine", leaves=2, spines=1, nics_per_leaf=4),
+    )
     texts = {
         text
         for name in TRANSPORTS
         for size in (1.0, 1e7)
-        for text in limits_of(name, kinds, flow_bytes=size, has_faults=True)
+        for fabric in fabrics
+        for text in limits_of(name, kinds, flow_bytes=size, has_faults=True, topology=fabric)
     }
-    assert len(texts) == 9
+    assert len(texts) == 12
     for text in texts:
         what = text.partition(":")[0]
         assert re.search(rf"\*\*{what}\.?\*\*", page, re.IGNORECASE), f"the page lacks {what!r}"

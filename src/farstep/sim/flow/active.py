@@ -17,9 +17,9 @@ __all__ = ["ActiveFlows"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-OVERFLOWING = 2.5
-"""Lines that send into one NIC from which on their first windows, of a bandwidth-delay product each, are more than what
-it takes in in a round trip and its queue of 1.5 such products."""
+OVERFLOWING, OVERFLOWING_LAST = 2.0, 2.5
+"""Times its capacity that a link is offered from which on first windows, of a bandwidth-delay product each, are more
+than what it carries in a round trip and what its queue holds, which is one such product, and 1.5 in front of a NIC."""
 
 FULL = 1.0 - 1e-7
 """Part of a capacity from which on a constraint counts as full: it may hold flows back."""
@@ -32,7 +32,7 @@ class ActiveFlows:
         network: what they share.
         num_tasks: tasks of the table.
         series: where rates are added up over time; None: nowhere.
-        weight: float64 (tasks,), of the flows that share the way into a NIC; None: equal.
+        weight: float64 (tasks,), of flows that share a link whose queue overflows as they begin; None: equal.
 
     Attributes:
         lost_bits: float64 (tasks,), bits sent over dead or lossy links.
@@ -204,16 +204,17 @@ class ActiveFlows:
         self.users = np.bincount(mine.constraint, minlength=count).astype(np.float64)
 
     def _unequal(self, matrix: LoadMatrix, weight: FloatArray) -> LoadMatrix:
-        """Gives weights to flows into NICs whose queue overflows as they begin: those cut some of them down more."""
-        plan = self._network.plan
-        source, target = plan.row_source[self.row], plan.row_target[self.row]
-        num_nics = self._network.topology.num_nics
-        offered = sums(target, 1.0 / np.bincount(source, minlength=num_nics)[source], num_nics)
-        crowded = offered[target] > OVERFLOWING
+        """Gives weights where queues overflow as flows begin: that cuts some of them down more than others."""
+        network, owner = self._network, matrix.owners()
+        source = network.plan.row_source[self.row]
+        senders = np.bincount(source, minlength=network.topology.num_nics)
+        offered = network.alone[self.row] / senders[source]
+        load = sums(matrix.constraint, matrix.share * offered[owner], len(network.capacity))
+        bound = np.where(network.enters_nic, OVERFLOWING_LAST, OVERFLOWING) * network.capacity
+        crowded = load > bound
         if not crowded.any():
             return matrix
-        own = np.where(crowded, weight[self.task], 1.0)[matrix.owners()]
-        return replace(matrix, weight=np.where(self._network.enters_nic[matrix.constraint], own, 1.0))
+        return replace(matrix, weight=np.where(crowded[matrix.constraint], weight[self.task][owner], 1.0))
 
     def _tight_rows(self) -> LoadMatrix:
         matrix = self._network.tight_matrix

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from farstep.sim.flow.ragged import scramble
 
-__all__ = ["Columns", "exponential", "uniform"]
+__all__ = ["Columns", "Memory", "exponential", "uniform"]
 
 FloatArray = NDArray[np.float64]
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
@@ -36,6 +36,31 @@ class Columns:
         """Forgets parts, by a mask of those that stay."""
         for item in fields(self):  # type: ignore[arg-type]
             setattr(self, item.name, getattr(self, item.name)[kept])
+
+
+class Memory:
+    """What connections keep from one message to the next.
+
+    Args:
+        count: connections.
+        names: columns that are kept.
+    """
+
+    def __init__(self, count: int, names: tuple[str, ...]) -> None:
+        self._known = np.zeros(count, np.bool_)
+        self._kept = {name: np.zeros(count) for name in names}
+
+    def note(self, columns: Columns, part: NDArray[np.int64], row: NDArray[np.int64]) -> None:
+        """Keeps the state of parts for their connections."""
+        self._known[row] = True
+        for name, kept in self._kept.items():
+            kept[row] = getattr(columns, name)[part]
+
+    def recall(self, columns: Columns, row: NDArray[np.int64]) -> None:
+        """Puts what was kept into columns, one part for each of these connections."""
+        known = self._known[row]
+        for name, kept in self._kept.items():
+            getattr(columns, name)[known] = kept[row[known]]
 
 
 def uniform(names: NDArray[np.uint64], turn: FloatArray | float) -> FloatArray:

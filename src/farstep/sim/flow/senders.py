@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.sim.flow.columns import Columns, exponential
+from farstep.sim.flow.columns import Columns, Memory, exponential
 from farstep.sim.rivals import RoceKnobs
 
 __all__ = ["Dcqcn", "Feedback", "Senders"]
@@ -50,12 +50,12 @@ class Senders(Protocol):
     """State of the senders of all parts under way, in the order of the parts."""
 
     def add(
-        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, now_ns: float
+        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, row: IntArray
     ) -> None:
-        """Begins parts with these names, lines in bits per ns, and round trips of the idle network."""
+        """Begins parts with these names, lines in bits per ns, round trips of the idle network, and connections."""
 
-    def keep(self, kept: BoolArray) -> None:
-        """Forgets parts, by a mask of those that stay."""
+    def keep(self, kept: BoolArray, row: IntArray) -> None:
+        """Forgets parts, by a mask of those that stay; what their connections learned is kept."""
 
     def offer(self, now_ns: float, span: FloatArray) -> FloatArray:
         """Bits the senders would let out in times of these lengths from now on."""
@@ -73,40 +73,44 @@ class Dcqcn:
     Args:
         knobs: of the transport.
         packet_bits: of a full packet on the wire.
+        connections: number of all.
     """
 
-    def __init__(self, knobs: RoceKnobs, packet_bits: float) -> None:
+    def __init__(self, knobs: RoceKnobs, packet_bits: float, connections: int) -> None:
         self._knobs = knobs
         self._packet_bits = packet_bits
         self._state = Columns.empty(_DcqcnState)
+        self._memory = Memory(connections, _DCQCN_KEPT)
 
     def add(
-        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, now_ns: float
+        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, row: IntArray
     ) -> None:
         """As `Senders.add`."""
-        self._state.append(
-            _DcqcnState(
-                name=names.copy(),
-                line=line,
-                rate=line.copy(),
-                target=line.copy(),
-                alpha=np.ones(len(line)),
-                alpha_due=np.full(len(line), np.inf),
-                rate_due=np.full(len(line), np.inf),
-                time_steps=np.zeros(len(line)),
-                byte_steps=np.zeros(len(line)),
-                bits=np.zeros(len(line)),
-                round_trip=round_trip_ns,
-                notify=np.full(len(line), -np.inf),
-                until_mark=exponential(names, 0),
-                notices=np.zeros(len(line)),
-                packets=exponential(names, -1.0) % 1.0,
-                news=np.full(len(line), np.inf),
-            )
+        fresh = _DcqcnState(
+            name=names.copy(),
+            line=line,
+            rate=line.copy(),
+            target=line.copy(),
+            alpha=np.ones(len(line)),
+            alpha_due=np.full(len(line), np.inf),
+            rate_due=np.full(len(line), np.inf),
+            time_steps=np.zeros(len(line)),
+            byte_steps=np.zeros(len(line)),
+            bits=np.zeros(len(line)),
+            round_trip=round_trip_ns,
+            notify=np.full(len(line), -np.inf),
+            until_mark=exponential(names, 0),
+            notices=np.zeros(len(line)),
+            packets=exponential(names, -1.0) % 1.0,
+            news=np.full(len(line), np.inf),
         )
+        self._memory.recall(fresh, row)
+        self._state.append(fresh)
 
-    def keep(self, kept: BoolArray) -> None:
+    def keep(self, kept: BoolArray, row: IntArray) -> None:
         """As `Senders.keep`."""
+        gone = np.flatnonzero(~kept)
+        self._memory.note(self._state, gone, row[gone])
         self._state.keep(kept)
 
     def offer(self, now_ns: float, span: FloatArray) -> FloatArray:
@@ -202,6 +206,12 @@ class Dcqcn:
         whole = (target >= line) & (rate > line * (1.0 - 1e-6))
         state.target[which], state.rate[which] = target, np.where(whole, line, rate)
         state.rate_due[which[whole]] = np.inf
+
+
+_DCQCN_KEPT = (
+    *("rate", "target", "alpha", "alpha_due", "rate_due", "time_steps"),
+    *("byte_steps", "bits", "notify", "news", "notices", "packets", "until_mark"),
+)
 
 
 @dataclass(slots=True, eq=False)

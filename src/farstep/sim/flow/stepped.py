@@ -88,7 +88,7 @@ class SteppedFlows:
         part = np.arange(len(task)) - np.searchsorted(task, task) if len(task) > 1 else np.zeros(1, np.int64)
         with np.errstate(over="ignore"):
             names = self._names[task] + part.astype(np.uint64)
-        self._senders.add(names, line, self.round_trip_ns[row], self.now_ns)
+        self._senders.add(names, line, self.round_trip_ns[row], row)
         self.task = np.concatenate((self.task, task))
         self.row = np.concatenate((self.row, row))
         self.begin_ns = np.concatenate((self.begin_ns, begin_ns))
@@ -151,12 +151,12 @@ class SteppedFlows:
         self._count(index)
         kept = np.ones(len(self.task), np.bool_)
         kept[index] = False
+        self._senders.keep(kept, self.row)
         self.task, self.row, self.begin_ns = self.task[kept], self.row[kept], self.begin_ns[kept]
         self._clock_ns = self._clock_ns[kept]
         self.left, self.unsent, self._counted = self.left[kept], self.unsent[kept], self._counted[kept]
         self.path = self.path[:, kept]
         self._queues.keep(kept)
-        self._senders.keep(kept)
 
     def _count(self, index: IntArray) -> None:
         self._network.carry(self.row[index], self._counted[index] - np.maximum(self.left[index], 0.0))
@@ -241,10 +241,11 @@ class SteppedRun(FlowRun):
         trips = round_trips_ns(self._network)
         senders: Senders
         if isinstance(knobs, RoceKnobs):
-            senders = Dcqcn(knobs, packet_bits)
+            senders = Dcqcn(knobs, packet_bits, len(trips))
         else:
             assert isinstance(knobs, TcpKnobs)
-            senders = TcpSenders(knobs, packet_bits, float(trips.max(initial=1.0)) / STEPS_PER_ROUND_TRIP)
+            step_ns = float(trips.max(initial=1.0)) / STEPS_PER_ROUND_TRIP
+            senders = TcpSenders(knobs, packet_bits, step_ns, len(trips))
         names = self._plan.names(self._tasks)
         active = SteppedFlows(self._network, senders, names, self._series, self._seed)
         self._active = active  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.sim.flow.columns import Columns, uniform
+from farstep.sim.flow.columns import Columns, Memory, uniform
 from farstep.sim.flow.senders import Feedback
 from farstep.sim.rivals import TcpKnobs
 
@@ -40,20 +40,22 @@ class TcpSenders:
         knobs: of the transport.
         packet_bits: of a full packet on the wire.
         step_ns: length of a step.
+        connections: number of all.
     """
 
-    def __init__(self, knobs: TcpKnobs, packet_bits: float, step_ns: float) -> None:
+    def __init__(self, knobs: TcpKnobs, packet_bits: float, step_ns: float, connections: int) -> None:
         self._knobs = knobs
         self._packet_bits = packet_bits
         self._step_ns = step_ns
         self._state = Columns.empty(_TcpState)
+        self._memory = Memory(connections, _TCP_KEPT)
         self._acks = np.zeros((STEPS_KEPT, 0))
         self._losses = np.zeros((STEPS_KEPT, 0))
         self._marks = np.zeros((STEPS_KEPT, 0))
         self._unripe = np.zeros((STEPS_KEPT, 0))
 
     def add(
-        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, now_ns: float
+        self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, row: IntArray
     ) -> None:
         """As `Senders.add`."""
         knobs, count = self._knobs, len(line)
@@ -61,41 +63,43 @@ class TcpSenders:
         if knobs.max_packets:
             most = np.full(count, float(knobs.max_packets))
         zeros = np.zeros(count)
-        self._state.append(
-            _TcpState(
-                name=names.copy(),
-                line=line,
-                round_trip=round_trip_ns,
-                window=np.full(count, float(knobs.initial_packets)),
-                threshold=most,
-                most=most.copy(),
-                peak=zeros.copy(),
-                rise_s=zeros.copy(),
-                friendly=zeros.copy(),
-                epoch=np.full(count, -1.0),
-                smooth=round_trip_ns.copy(),
-                spread=0.5 * round_trip_ns,
-                in_flight=zeros.copy(),
-                sent=zeros.copy(),
-                known=zeros.copy(),
-                recovery=zeros.copy(),
-                unheard=zeros.copy(),
-                ripe=zeros.copy(),
-                later=zeros.copy(),
-                timeout=np.full(count, np.inf),
-                backoff=zeros.copy(),
-                alpha=np.ones(count),
-                turn=zeros.copy(),
-            )
+        fresh = _TcpState(
+            name=names.copy(),
+            line=line,
+            round_trip=round_trip_ns,
+            window=np.full(count, float(knobs.initial_packets)),
+            threshold=most,
+            most=most.copy(),
+            peak=zeros.copy(),
+            rise_s=zeros.copy(),
+            friendly=zeros.copy(),
+            epoch=np.full(count, -1.0),
+            smooth=round_trip_ns.copy(),
+            spread=0.5 * round_trip_ns,
+            in_flight=zeros.copy(),
+            sent=zeros.copy(),
+            known=zeros.copy(),
+            recovery=zeros.copy(),
+            unheard=zeros.copy(),
+            ripe=zeros.copy(),
+            later=zeros.copy(),
+            timeout=np.full(count, np.inf),
+            backoff=zeros.copy(),
+            alpha=np.ones(count),
+            turn=zeros.copy(),
         )
+        self._memory.recall(fresh, row)
+        self._state.append(fresh)
         more = np.zeros((STEPS_KEPT, count))
         self._acks = np.concatenate((self._acks, more), axis=1)
         self._losses = np.concatenate((self._losses, more), axis=1)
         self._marks = np.concatenate((self._marks, more), axis=1)
         self._unripe = np.concatenate((self._unripe, more), axis=1)
 
-    def keep(self, kept: BoolArray) -> None:
+    def keep(self, kept: BoolArray, row: IntArray) -> None:
         """As `Senders.keep`."""
+        gone = np.flatnonzero(~kept)
+        self._memory.note(self._state, gone, row[gone])
         self._state.keep(kept)
         self._acks, self._losses = self._acks[:, kept], self._losses[:, kept]
         self._marks, self._unripe = self._marks[:, kept], self._unripe[:, kept]
@@ -291,6 +295,12 @@ class TcpSenders:
         state.backoff[due] = np.minimum(state.backoff[due] + 1.0, BACKOFF_MAX)
         state.timeout[due] = now_ns + self._timeout_ns()[due]
         return again
+
+
+_TCP_KEPT = (
+    *("window", "threshold", "peak", "rise_s", "friendly"),
+    *("epoch", "smooth", "spread", "backoff", "alpha"),
+)
 
 
 @dataclass(slots=True, eq=False)
