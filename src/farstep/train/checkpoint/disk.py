@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
 
 from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import Files
@@ -17,11 +21,14 @@ from farstep.train.checkpoint.folder import Broken, CheckpointFolder, Checkpoint
 from farstep.train.checkpoint.manifest import STATE_NAME
 from farstep.train.checkpoint.saver import OnEvent, SaveHandle, Saver
 from farstep.train.checkpoint.tensors import tensor_names
-from farstep.train.checkpoint.torch_storage import load_tensors
+from farstep.train.checkpoint.torch_storage import TargetOf, load_tensors
+from farstep.train.elastic.seams import StateAdapter
 from farstep.train.healing.errors import ImageRejected
 from farstep.train.healing.state_codec import join, split
 
 __all__ = ["Checkpoint"]
+
+_OPTIMIZER_STATE = re.compile(r"optimizer\.state\.(\d+)\.")
 
 _log = logging.getLogger("farstep.train.checkpoint")
 
@@ -71,6 +78,8 @@ class Checkpoint:
             files=files,
         )
         self._is_swept = False
+        self._group: dist.ProcessGroup | None = None
+        self._info: dict[str, Any] = {}
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -173,19 +182,70 @@ class Checkpoint:
         Raises:
             CheckpointError: a file cannot be read, or a tensor has another shape than in the template.
         """
+        skeleton, tensors = split(template)
+        templates = dict(zip(tensor_names(skeleton), tensors, strict=True))
+        return self._load(info, lambda name, shape: templates.get(name), group)
+
+    def _load(self, info: CheckpointInfo, target_of: TargetOf, group: dist.ProcessGroup | None) -> Any:
         try:
             content = json.loads((info.path / STATE_NAME).read_bytes())
             names, skeleton = [str(name) for name in content["names"]], content["skeleton"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{info.path / STATE_NAME} cannot be read: {error}") from error
-        template_skeleton, tensors = split(template)
-        templates = dict(zip(tensor_names(template_skeleton), tensors, strict=True))
         alone = group is None or dist.get_world_size(group) == 1
         try:
-            loaded = load_tensors(info.path, names, templates, None if alone else group)
+            loaded = load_tensors(info.path, names, target_of, None if alone else group)
             return join(skeleton, [loaded[name] for name in names])
-        except (OSError, RuntimeError, ValueError, ImageRejected) as error:
+        except (OSError, RuntimeError, ValueError, ImageRejected, CheckpointException) as error:
             raise CheckpointError(f"{info.path} cannot be loaded: {error}") from error
+
+    # -- what a trainer calls -------------------------------------------------------------------
+
+    def attach(self, *, ranks: int, on_event: OnEvent, info: Mapping[str, Any]) -> None:
+        """Makes it the checkpoint of a run.
+
+        Args:
+            ranks: processes of the replica group.
+            on_event: told of saves, failures and removals; from any thread.
+            info: JSON to note with every checkpoint.
+
+        Raises:
+            CheckpointError: there are several processes, and they are not those of torch.distributed.
+        """
+        if ranks > 1:
+            world = dist.get_world_size() if dist.is_initialized() else 1
+            if world != ranks:
+                raise CheckpointError(
+                    f"the replica group has {ranks} processes and torch.distributed {world}; call "
+                    "torch.distributed.init_process_group() in each of them, so that they can save together"
+                )
+            self._group = dist.group.WORLD
+        self.on_event = on_event
+        self._info = dict(info)
+
+    def load_newest(self, adapter: StateAdapter) -> bool:
+        """Restores the newest checkpoint that is whole and fits, if there is one; all processes call."""
+        info = self.newest(group=self._group)
+        while info is not None:
+            targets = _Targets(adapter)
+            try:
+                state = self._load(info, targets, self._group)
+            except CheckpointError as error:
+                if not _is_lost(error, info):
+                    raise
+                self._report(Broken(info.path, str(error)))  # it was read a moment ago: the disk is going
+                info = self.newest(before=info, group=self._group)
+                continue
+            adapter.restore(state)
+            _log.info("resumed from %s: step %d, saved at %s", info.path, info.step, info.saved_at)
+            self.on_event("checkpoint_loaded", {"step": info.step, "path": str(info.path)})
+            return True
+        return False
+
+    def at_boundary(self, step: int, adapter: StateAdapter, *, is_writer: bool) -> None:
+        """Saves if one is due; never raises for trouble with the disk."""
+        if is_writer and self.is_due(step):
+            self.save(step, adapter.capture(), group=self._group, info=self._info)
 
     def __enter__(self) -> Self:
         return self
@@ -194,3 +254,31 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Targets:
+    """Where the tensors of a checkpoint are to be read to: those of a replica.
+
+    An optimizer that has made no step has no state yet; what belongs to a distributed parameter is
+    made distributed as the parameter is.
+    """
+
+    def __init__(self, adapter: StateAdapter) -> None:
+        skeleton, tensors = split(adapter.capture())
+        self._tensors = dict(zip(tensor_names(skeleton), tensors, strict=True))
+        optimizer = getattr(adapter, "optimizer", None)
+        groups = [] if optimizer is None else optimizer.param_groups
+        self._parameters = [parameter for group in groups for parameter in group["params"]]
+
+    def __call__(self, name: str, shape: torch.Size) -> torch.Tensor | None:
+        match = _OPTIMIZER_STATE.match(name)
+        if name in self._tensors or match is None or int(match[1]) >= len(self._parameters):
+            return self._tensors.get(name)
+        parameter = self._parameters[int(match[1])].detach()
+        is_like = isinstance(parameter, DTensor) and parameter.shape == shape
+        return torch.zeros_like(parameter) if is_like else None
+
+
+def _is_lost(error: CheckpointError, info: CheckpointInfo) -> bool:
+    """Returns whether the files are to blame, and not a model that they do not fit."""
+    return isinstance(error.__cause__, OSError | CheckpointException) or not info.path.exists()

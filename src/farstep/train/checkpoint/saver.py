@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import Files
@@ -183,7 +184,7 @@ class Saver:
         try:
             work = self._work_path(job)
             info = self._write(job, work)
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             if work is not None:
                 self._files.remove_tree(work)
             self._fail(job.handle, error)
@@ -247,7 +248,7 @@ class Saver:
         for info in self._folder.prune(self._retention, newest=newest):
             self._tell("checkpoint_removed", step=info.step, path=str(info.path))
 
-    def _fail(self, handle: SaveHandle, error: Exception) -> None:
+    def _fail(self, handle: SaveHandle, error: BaseException) -> None:
         cause = _in_one_line(error)
         _log.warning("checkpoint of step %d not saved: %s", handle.step, cause)
         self._tell("checkpoint_failed", step=handle.step, cause=cause)

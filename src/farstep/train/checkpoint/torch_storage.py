@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +31,11 @@ from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import Files
 from farstep.train.checkpoint.manifest import FileEntry
 
-__all__ = ["SafeReader", "TensorWriter", "load_tensors", "save_tensors"]
+__all__ = ["SafeReader", "TargetOf", "TensorWriter", "load_tensors", "save_tensors"]
 
 METADATA_NAME = ".metadata"
+
+TargetOf = Callable[[str, torch.Size], Tensor | None]
 
 _METADATA_CLASSES = {
     ("builtins", "set"),
@@ -180,15 +182,15 @@ def save_tensors(
 
 
 def load_tensors(
-    path: Path, names: list[str], templates: Mapping[str, Tensor], group: dist.ProcessGroup | None
+    path: Path, names: Sequence[str], target_of: TargetOf, group: dist.ProcessGroup | None
 ) -> dict[str, Tensor]:
     """Reads tensors into those given, and into new ones where none is given.
 
     Args:
         path: folder of the checkpoint.
         names: of the tensors wanted.
-        templates: by name; distributed ones receive the parts of this rank, however many ranks
-            wrote the checkpoint.
+        target_of: returns where to read a tensor of this name and shape to, or None. Distributed
+            ones receive the parts of this rank, however many ranks wrote the checkpoint.
         group: whose ranks all call; None for this process alone.
 
     Raises:
@@ -201,7 +203,14 @@ def load_tensors(
         stored = metadata.state_dict_metadata.get(name)
         if not isinstance(stored, TensorStorageMetadata):
             raise CheckpointError(f"{path} has no tensor {name}")
-        targets[name] = _target(name, stored, templates.get(name))
+        target = target_of(name, stored.size)
+        if target is None:
+            target = torch.empty(stored.size, dtype=stored.properties.dtype)
+        if target.shape != stored.size:
+            raise CheckpointError(
+                f"{name} has shape {tuple(stored.size)} in the checkpoint and {tuple(target.shape)} in this run"
+            )
+        targets[name] = target
     if group is not None:
         load(targets, storage_reader=reader, process_group=group)
         return targets
@@ -212,13 +221,3 @@ def load_tensors(
     (plan,) = reader.prepare_global_plan(plans)
     reader.read_data(planner.finish_plan(plan), planner).wait()
     return targets
-
-
-def _target(name: str, stored: TensorStorageMetadata, template: Tensor | None) -> Tensor:
-    if template is None:
-        return torch.empty(stored.size, dtype=stored.properties.dtype)
-    if template.shape != stored.size:
-        raise CheckpointError(
-            f"{name} has shape {tuple(stored.size)} in the checkpoint and {tuple(template.shape)} in this run"
-        )
-    return template

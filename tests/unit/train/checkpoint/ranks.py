@@ -1,6 +1,7 @@
 """A replica group of several processes with FSDP2, which saves or loads: run as a program, once per rank.
 
-Arguments: save|load, folder, rank, number of ranks, file through which they meet, folder for the outcome.
+Arguments: save, load, write, resume or fail; folder, rank, number of ranks, file through which they meet, and
+folder for the outcome.
 """
 
 import sys
@@ -13,6 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from farstep.train.checkpoint import Checkpoint
+from farstep.train.elastic.options import Synchronous
+from farstep.train.elastic.state import ReplicaState
+from tests.unit.train.checkpoint.states import FailingFiles
 
 STEPS = 3
 
@@ -61,8 +65,13 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(ranks))
     torch.set_num_threads(1)
     model, optimizer = model_and_optimizer(seed=1 if verb == "save" else 2)
-    with Checkpoint(Path(folder)) as checkpoint:
-        if verb == "save":
+    if verb == "fail":
+        fail(Path(folder), int(rank))
+        return
+    with Checkpoint(Path(folder), every_steps=STEPS) as checkpoint:
+        if verb in ("write", "resume"):
+            expected = as_a_trainer_does(checkpoint, model, optimizer, is_new=verb == "write")
+        elif verb == "save":
             for step in range(1, STEPS + 1):
                 train(model, optimizer, 1)
                 state = state_of(model, optimizer, step)
@@ -80,6 +89,46 @@ def main() -> None:
             expected = whole(state_of(model, optimizer, state["ledger"]["step"]))
     torch.save(expected, Path(outcome) / f"{verb}-{ranks}-{rank}.pt")
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def as_a_trainer_does(
+    checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, is_new: bool
+) -> dict:
+    """Saves when it is due, or resumes with an optimizer that has made no step; returns the state."""
+    state = ReplicaState(model, optimizer, policy=Synchronous())
+    checkpoint.attach(
+        ranks=dist.get_world_size(), on_event=lambda kind, fields: None, info={"ranks": "write"}
+    )
+    assert checkpoint.load_newest(state) is not is_new
+    if is_new:
+        for step in range(1, STEPS + 1):
+            train(model, optimizer, 1)
+            state.committed = step
+            checkpoint.at_boundary(step, state, is_writer=True)
+    assert state.committed == STEPS
+    return whole(state.capture())
+
+
+def fail(folder: Path, rank: int) -> None:
+    """The disk of one rank after the other fails: nobody is stopped, and the earlier checkpoint stays."""
+    model, optimizer = model_and_optimizer(seed=1)
+    train(model, optimizer, 1)
+    for failing_rank in range(dist.get_world_size()):
+        for fails_at in range(1, 10):
+            files = FailingFiles(fails_at if rank == failing_rank else -1)
+            with Checkpoint(folder, files=files) as checkpoint:
+                handle = checkpoint.save(
+                    100 + fails_at, state_of(model, optimizer, 7), group=dist.group.WORLD
+                )
+                assert handle.wait(60)
+                if rank == failing_rank == 0 or (rank == failing_rank and files.count >= fails_at):
+                    assert "No space left" in str(handle.error) + str(
+                        getattr(handle.error, "failures", "")
+                    ), fails_at
+                dist.barrier()
+                if fails_at < 3:  # both write at least a file each
+                    assert checkpoint.newest(group=dist.group.WORLD).step == 3
     dist.destroy_process_group()
 
 

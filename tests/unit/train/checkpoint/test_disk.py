@@ -269,3 +269,66 @@ def test_names_of_tensors_are_readable_and_unique(tmp_path: Path) -> None:
         assert names == ["a.0", "a.0#2", "b.0", "c"]
         loaded = checkpoint.load(info, {})
     assert loaded["a"]["0"].item() == 1
+
+
+class Replica:
+    """A state as the trainer offers it."""
+
+    def __init__(self, step: int) -> None:
+        self.state = state_of(step)
+        self.restored = None
+
+    def capture(self) -> dict:
+        return self.state
+
+    def restore(self, state: dict) -> None:
+        self.restored = state
+
+
+def test_a_trainer_saves_what_is_due_and_resumes_from_the_newest(tmp_path: Path) -> None:
+    events = []
+    with Checkpoint(tmp_path, every_steps=2) as checkpoint:
+        checkpoint.attach(ranks=1, on_event=lambda *event: events.append(event), info={"group": "a-0"})
+        assert not checkpoint.load_newest(Replica(1))
+        for step in range(1, 6):
+            checkpoint.at_boundary(step, Replica(step), is_writer=step != 2)
+            checkpoint.wait()
+        resumed = Replica(9)
+        assert checkpoint.load_newest(resumed)
+    assert steps(tmp_path) == [4]
+    assert_is_state_of(resumed.restored, 4)
+    assert [kind for kind, _ in events] == ["checkpoint_saved", "checkpoint_loaded"]
+    assert checkpoint.newest().manifest.info == {"group": "a-0"}
+
+
+def test_a_checkpoint_that_goes_while_it_is_loaded_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpoint(tmp_path) as checkpoint:
+        saved(checkpoint, 1)
+        newest = saved(checkpoint, 2)
+        find = checkpoint.folder.newest
+
+        def find_and_lose(**what) -> tuple:
+            found = find(**what)
+            (newest.path / "__0_0.distcp").unlink(missing_ok=True)
+            return found
+
+        monkeypatch.setattr(checkpoint.folder, "newest", find_and_lose)
+        resumed = Replica(9)
+        assert checkpoint.load_newest(resumed)
+    assert_is_state_of(resumed.restored, 1)
+
+
+def test_a_checkpoint_of_another_model_is_an_error_not_an_older_one(tmp_path: Path) -> None:
+    with Checkpoint(tmp_path) as checkpoint:
+        saved(checkpoint, 1)
+        other = Replica(9)
+        other.state["model"]["half"] = torch.zeros(2)
+        with pytest.raises(CheckpointError, match="half has shape"):
+            checkpoint.load_newest(other)
+
+
+def test_processes_that_do_not_know_each_other_cannot_save_together(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has 2 processes and torch\.distributed 1; call"):
+        Checkpoint(tmp_path).attach(ranks=2, on_event=lambda kind, fields: None, info={})
