@@ -131,12 +131,14 @@ class _Axis:
             factors = (1,) if len(exponents) > 3 else (1, 2, 5)
             decades = range(math.floor(self.low), math.ceil(self.high) + 1)
             found = [f * 10.0**e for e in decades for f in factors]
-            return [tick for tick in found if self.low <= math.log10(tick) <= self.high]
-        raw = (self.high - self.low) / _TICKS
+            found = [tick for tick in found if self.low <= math.log10(tick) <= self.high]
+            if len(found) >= 3:
+                return found
+        low, high = (10.0**self.low, 10.0**self.high) if self.is_log else (self.low, self.high)
+        raw = (high - low) / _TICKS
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= raw)
-        first = math.ceil(self.low / step)
-        return [index * step for index in range(first, math.floor(self.high / step) + 1)]
+        return [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _across(share: np.ndarray) -> np.ndarray:
