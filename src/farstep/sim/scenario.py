@@ -154,7 +154,8 @@ class Scenario(PlainModel):
         try:
             return build_topology(self.fabric.kind, **parameters)
         except ConfigError as error:
-            raise ConfigError(f"{self._source}: fabric.{error}") from error
+            joint = ": " if self.fabric.kind == "file" else "."  # the mistake is in a file of its own
+            raise ConfigError(f"{self._source}: fabric{joint}{error}") from error
         except TypeError as error:  # a value of a type the builder cannot even compare
             raise ConfigError(f"{self._source}: fabric: {error}") from error
 
