@@ -8,7 +8,7 @@ import pytest
 from farstep import sim
 from farstep.sim.flow import TRANSPORTS, limits_of
 
-FABRIC = sim.fabric("leaf-spine", leaves=2, spines=2, nics_per_leaf=4)
+FABRIC = sim.fabric("leaf-spine", leaves=2, spines=4, nics_per_leaf=4)
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "flow-level.md"
 
 

@@ -100,8 +100,12 @@ class LinkQueues:
         self._pause = pause
         self._packet_bits = packet_bits
         self._random = np.random.default_rng(seed)
+        self._path: IntArray | None = None
+        self._behind = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self.waiting = np.zeros((columns, BATCHES, 0))
-        self._served: list[tuple[FloatArray, FloatArray]] = []
+        self._served: list[tuple[FloatArray, FloatArray, IntArray]] = []
+        self._links: list[IntArray] = []
+        self._place: list[IntArray] = []
         self.set_rate(rate)
 
     def set_rate(self, rate: FloatArray) -> None:
@@ -140,9 +144,10 @@ class LinkQueues:
         """
         num_links = len(self.rate)
         allowed = self.rate * span
-        behind = _behind(path, num_links - 1) if self._pause is not None else None
-        if behind is not None:
-            allowed = np.minimum(allowed, self._room(path, behind, span))
+        if path is not self._path:
+            self._know(path)
+        if self._pause is not None:
+            allowed = np.minimum(allowed, self._room(span))
         outs = np.zeros(path.shape)
         lost = np.zeros(len(offered))
         share = np.minimum(1.0, allowed / np.maximum(sums(path[0], offered, num_links), TINY))
@@ -151,20 +156,20 @@ class LinkQueues:
         self._age()
         self._served = []
         for column in range(1, len(path)):
-            coming, gone = self._serve(column, path[column], coming, allowed)
+            coming, gone = self._serve(column, coming, allowed)
             outs[column] = coming
             lost += gone
         held = self.waiting.sum(axis=1)
         self.depth = sums(path.ravel(), held.ravel(), num_links)
-        if behind is not None:
-            self._drained = _sum_behind(path, outs, behind, num_links) / span
+        if self._pause is not None:
+            self._drained = self._sum_behind(outs) / span
         return outs[0], coming, lost
 
     def through(self, parts: IntArray) -> FloatArray:
         """Part of the last step after which the last of what parts brought through it was, float64 (parts,)."""
         latest = np.zeros(len(parts))
-        for out, until in self._served:
-            moved = np.where(out[:, parts] > DONE_BITS, until[:, parts], 0.0)
+        for out, until, link in self._served:
+            moved = np.where(out[:, parts] > DONE_BITS, until[:, link[parts]], 0.0)
             latest = np.maximum(latest, moved.max(axis=0))
         return latest
 
@@ -174,57 +179,73 @@ class LinkQueues:
         waiting[:, 1:-1] = waiting[:, 2:]
         waiting[:, -1] = 0.0
 
-    def _serve(
-        self, column: int, link: IntArray, coming: FloatArray, allowed: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _know(self, path: IntArray) -> None:
+        """Numbers the links of each column, of which there are far fewer than links."""
+        self._path = path
+        if self._pause is not None:
+            self._behind = _behind(path, len(self.rate) - 1)
+        self._links, self._place = [], []
+        for column in path:
+            is_used = np.zeros(len(self.rate), np.bool_)
+            is_used[column] = True
+            links = np.flatnonzero(is_used)
+            number = np.empty(len(self.rate), np.int64)
+            number[links] = np.arange(len(links))
+            self._links.append(links)
+            self._place.append(number[column])
+
+    def _serve(self, column: int, coming: FloatArray, allowed: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lets the links of a column serve; takes what they let through from `allowed`. Returns that, and losses."""
-        num_links = len(self.rate)
+        links, link = self._links[column], self._place[column]
+        count, nothing = len(links), len(self.rate) - 1
+        mine = allowed[links]
         here = self.waiting[column]
         here[-1] = coming
         lost = np.zeros(len(coming))
-        which = (link[None, :] + num_links * np.arange(BATCHES)[:, None]).ravel()
-        total = sums(which, here.ravel(), BATCHES * num_links).reshape(BATCHES, num_links)
+        which = (link[None, :] + count * np.arange(BATCHES)[:, None]).ravel()
+        total = sums(which, here.ravel(), BATCHES * count).reshape(BATCHES, count)
         if self._limit is not None:
-            excess = np.maximum(total.sum(axis=0) - allowed - self._limit, 0.0)
+            excess = np.maximum(total.sum(axis=0) - mine - self._limit[links], 0.0)
             if excess.any():
                 part = np.minimum(excess / np.maximum(total[-1], TINY), 1.0)
                 drawn = self._random.poisson(coming * part[link] / self._packet_bits) * self._packet_bits
                 lost = np.minimum(drawn, coming)
                 here[-1] -= lost
-                total[-1] = sums(link, here[-1], num_links)
+                total[-1] = sums(link, here[-1], count)
         upto = np.cumsum(total, axis=0)
-        before = upto - total
         with np.errstate(invalid="ignore"):
-            ratio = np.clip((allowed - before) / np.maximum(total, TINY), 0.0, 1.0)
-        ratio[:, -1] = 1.0
+            ratio = np.clip((mine - upto + total) / np.maximum(total, TINY), 0.0, 1.0)
+        ratio[:, links == nothing] = 1.0
         out = here * ratio.ravel()[which].reshape(here.shape)
         here -= out
-        until = np.minimum(upto / np.maximum(allowed, TINY), 1.0)
-        self._served.append((out, until.ravel()[which].reshape(here.shape)))
-        allowed[:-1] -= np.minimum(upto[-1], allowed)[:-1]
+        self._served.append((out, np.minimum(upto / np.maximum(mine, TINY), 1.0), link))
+        kept = links != nothing
+        allowed[links[kept]] -= np.minimum(upto[-1], mine)[kept]
         return out.sum(axis=0), lost
 
-    def _room(self, path: IntArray, behind: IntArray, span: float) -> FloatArray:
+    def _room(self, span: float) -> FloatArray:
         """Bits each link may pass on before it is paused: what is left of its room, and what leaves meanwhile."""
         assert self._pause is not None
-        held = _sum_behind(path, self.waiting.sum(axis=1), behind, len(self.rate))
+        held = self._sum_behind(self.waiting.sum(axis=1))
         room = np.maximum(self._pause - held + self._drained * span, 0.0)
         # Nothing is paused before something waits, and a link that ends at a NIC never is.
         room[held <= TINY] = np.inf
         return room
 
+    def _sum_behind(self, values: FloatArray) -> FloatArray:
+        """Adds up values at the links that follow each, float64 (links + 1,)."""
+        link, place = self._behind
+        return sums(link, values.ravel()[place], len(self.rate))
 
-def _behind(path: IntArray, nothing: int) -> IntArray:
-    """Column of the link that follows each; -1 behind the last."""
+
+def _behind(path: IntArray, nothing: int) -> tuple[IntArray, IntArray]:
+    """Links that others follow on a path, and the place of the one that does in a flat array of the paths' shape."""
+    columns, parts = path.shape
     following = np.full(path.shape, -1)
-    last = np.full(path.shape[1], -1)
-    for column in range(len(path) - 1, -1, -1):
+    last = np.full(parts, -1)
+    for column in range(columns - 1, -1, -1):
         real = path[column] != nothing
         following[column] = np.where(real, last, -1)
         last = np.where(real, column, last)
-    return following
-
-
-def _sum_behind(path: IntArray, values: FloatArray, behind: IntArray, num_links: int) -> FloatArray:
-    column, part = np.nonzero(behind >= 0)
-    return sums(path[column, part], values[behind[column, part], part], num_links)
+    place = np.flatnonzero(following.ravel() >= 0)
+    return path.ravel()[place], following.ravel()[place] * parts + place % parts

@@ -27,6 +27,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 STEPS_PER_ROUND_TRIP = 4
+STEPS_PER_FLOW = 100
+"""Of the shortest flow at line rate, at least, where steps are longer than a quarter of a round trip."""
 
 
 class SteppedFlows:
@@ -211,7 +213,7 @@ class SteppedRun(FlowRun):
         active = self._stepped()
         self._schedule(*self._order.begin())
         state = self._network.state
-        step_ns = active.base_rtt_ns / STEPS_PER_ROUND_TRIP
+        step_ns = self._step_ns()
         while self._starts or len(active):
             if not len(active):
                 active.now_ns = max(active.now_ns, min(self._starts[0][0], state.next_ns, end_ns))
@@ -244,12 +246,19 @@ class SteppedRun(FlowRun):
             senders = Dcqcn(knobs, packet_bits, len(trips))
         else:
             assert isinstance(knobs, TcpKnobs)
-            step_ns = float(trips.max(initial=1.0)) / STEPS_PER_ROUND_TRIP
-            senders = TcpSenders(knobs, packet_bits, step_ns, len(trips))
+            senders = TcpSenders(knobs, packet_bits, self._step_ns(), len(trips))
         names = self._plan.names(self._tasks)
         active = SteppedFlows(self._network, senders, names, self._series, self._seed)
         self._active = active  # type: ignore[assignment]
         return active
+
+    def _step_ns(self) -> float:
+        """A quarter of a round trip, up to all of it where flows are so long that they take many."""
+        trip = float(round_trips_ns(self._network).max(initial=1.0))
+        is_flow = self._tasks.is_flow
+        bits = self._plan.wire_bits[is_flow] * self._plan.parts
+        shortest = float(bits.min(initial=np.inf)) / float(self._topology.link_rate_gbps.max())
+        return float(np.clip(shortest / STEPS_PER_FLOW, trip / STEPS_PER_ROUND_TRIP, trip))
 
     def _take_in(self, moment: float) -> None:
         flows, starts = self._pop_starts(moment)
