@@ -118,6 +118,7 @@ class MembershipClient(Desk):
         try:
             self._loop.run_until_complete(self._live())
         finally:
+            self._loop.run_until_complete(asyncio.sleep(0.0))  # aborted transports close in the next turn
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             _clients.discard(self)
@@ -140,13 +141,14 @@ class MembershipClient(Desk):
                     code = wire.CLOSE_GONE
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(connection.close(code), CLOSE_TIMEOUT_S)
+                connection.transport.abort()  # whatever the other side did not answer
             if refused:
                 self._next_address += 1
                 await self._pause(REFUSED_WAIT_S)
 
     async def _dial(self) -> ClientConnection | None:
         """Tries addresses in turn until one answers; returns None if this membership is being closed."""
-        attempts: set[asyncio.Task[ClientConnection]] = set()
+        attempts: dict[asyncio.Task[ClientConnection], int] = {}
         try:
             while not self._is_leaving:
                 urls = self._book.urls()
@@ -154,18 +156,19 @@ class MembershipClient(Desk):
                     self._last_error = "the file names no address"
                 elif len(attempts) < ATTEMPTS_MAX:
                     url = urls[self._next_address % len(urls)]
+                    attempts[asyncio.create_task(self._open(url))] = self._next_address
                     self._next_address += 1
-                    attempts.add(asyncio.create_task(self._open(url)))
-                is_pending = bool(attempts)
-                timeout_s = STAGGER_S if is_pending else self._core.heartbeat_s
-                done, attempts = await self._wait_any(attempts, timeout_s)
+                if attempts:
+                    await asyncio.wait(attempts, timeout=STAGGER_S, return_when=asyncio.FIRST_COMPLETED)
+                done = [task for task in attempts if task.done()]
                 for task in done:
-                    if task.exception() is None:
-                        self._next_address -= 1  # come back here first
+                    if (error := task.exception()) is None:
+                        self._next_address = attempts.pop(task)  # come back here first
                         return task.result()
-                    self._last_error = _describe(task.exception())
-                if done:
-                    await self._pause(self._core.heartbeat_s)
+                    del attempts[task]
+                    self._last_error = _describe(error)
+                if done or not attempts:
+                    await asyncio.sleep(self._core.heartbeat_s)
             return None
         finally:
             for task in attempts:
@@ -173,14 +176,6 @@ class MembershipClient(Desk):
             for result in await asyncio.gather(*attempts, return_exceptions=True):
                 if isinstance(result, ClientConnection):
                     result.transport.abort()
-
-    async def _wait_any(
-        self, attempts: set[asyncio.Task[ClientConnection]], timeout_s: float
-    ) -> tuple[set[asyncio.Task[ClientConnection]], set[asyncio.Task[ClientConnection]]]:
-        if not attempts:
-            await self._pause(timeout_s)
-            return set(), set()
-        return await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def _open(self, url: str) -> ClientConnection:
         secure = url.startswith("wss:")

@@ -96,6 +96,7 @@ class Desk:
         self._drain_reason: str | None = None
         self._ended: EndNotice | None = None
         self._fatal: str | None = None
+        self._void: str | None = None
         self._last_urgent = 0
         self._is_closed = False
         self._is_reborn = False
@@ -184,6 +185,8 @@ class Desk:
                 f"{self.member.name} is not in {latest.describe()} ({latest.reason}): come back as a new incarnation",
                 was_asked=self._core.leaving is not None,
             )
+        if self._void is not None:
+            raise Evicted(f"{self.member.name}: {self._void}: come back as a new incarnation")
         if self._ended is not None:
             raise RunEnded(f"{self.member.name}: the run has ended: {self._ended.reason}")
         if self._fatal is not None:
@@ -348,6 +351,7 @@ class Desk:
             self._core = MemberCore(self.member, self._core.run, wants or self._core.wants)
             self._drain_reason = None
             self._fatal = None
+            self._void = None
             self._is_reborn = True
             self._changed.notify_all()
             self._wake()
@@ -406,8 +410,10 @@ class Desk:
                 calls += [_bind(callback, reason) for callback in self._drain_callbacks]
             case EndNotice():
                 self._ended = notice
-            case RefusalNotice(reason, is_final):
-                if is_final:
+            case RefusalNotice(reason, is_final, is_void):
+                if is_void:
+                    self._void = reason
+                elif is_final:
                     self._fatal = f"refused by the coordinator: {reason}"
             case SplitNotice(text):
                 self._fatal = text

@@ -82,6 +82,7 @@ class RefusalNotice:
 
     reason: str
     is_final: bool
+    is_void: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,9 @@ class MemberCore:
         self.num_events_dropped = 0
         self._certified: list[str] = []
         self._entries: OrderedDict[str, dict[str, wire.StoreEntry]] = OrderedDict()
-        self._events: deque[tuple[int, wire.EventRecord]] = deque()
+        self._events: deque[tuple[int, wire.EventRecord]] = deque()  # until a coordinator has noted them
+        self._event_serial = 0
+        self._told_serial = 0
         self._requests: deque[wire.Request] = deque(maxlen=REQUESTS_MAX)
         self._report: wire.FailureReport | None = None
         self._finish: wire.Leave | None = None
@@ -169,6 +172,7 @@ class MemberCore:
         self.is_lonely = False
         self.outbox.clear()
         self._sent_ns.clear()
+        self._told_serial = 0
         return wire.Hello(
             run=self.run,
             info=self.info,
@@ -249,7 +253,8 @@ class MemberCore:
         if len(self._events) >= EVENTS_MAX:
             self._events.popleft()
             self.num_events_dropped += 1
-        self._events.append((now_ns, wire.EventRecord(event=kind, fields=fields)))
+        self._event_serial += 1
+        self._events.append((now_ns, wire.EventRecord(event=kind, fields=fields, serial=self._event_serial)))
         if self.is_welcome:
             self._flush_events(now_ns)
 
@@ -285,6 +290,8 @@ class MemberCore:
     @_handle.register
     def _(self, message: wire.HeartbeatReply, now_ns: int) -> None:
         self.is_lonely = message.is_lonely
+        while self._events and self._events[0][1].serial <= message.event_serial:
+            self._events.popleft()
         sent_ns = self._sent_ns.pop(message.sequence, None)
         if sent_ns is not None:
             self.rtt_ns = max(0, now_ns - sent_ns)
@@ -331,7 +338,7 @@ class MemberCore:
     @_handle.register
     def _(self, message: wire.Refused, now_ns: int) -> None:
         self.waiting = message.reason
-        self.notices.append(RefusalNotice(message.reason, message.is_final))
+        self.notices.append(RefusalNotice(message.reason, message.is_final, message.is_void))
 
     def _commit(self, generation: Generation) -> None:
         known = self.generation
@@ -360,6 +367,7 @@ class MemberCore:
             self.outbox.append(message)
 
     def _flush_events(self, now_ns: int) -> None:
-        while self._events:
-            at_ns, event = self._events.popleft()
+        num_untold = self._event_serial - self._told_serial
+        for at_ns, event in list(self._events)[-num_untold:] if num_untold else ():
             self.outbox.append(event.model_copy(update={"age_ns": max(0, now_ns - at_ns)}))
+        self._told_serial = self._event_serial

@@ -219,6 +219,8 @@ class EventRecord(Record):
     kind: Literal["event"] = "event"
     event: Annotated[str, Field(max_length=64)]
     fields: Fields = Field(default_factory=dict)
+    serial: NonNegativeInt = 0
+    """Number of the event at this member; told again until a coordinator has noted it."""
     age_ns: NonNegativeInt = 0
     """How long ago it happened when it was sent."""
 
@@ -242,6 +244,8 @@ class HeartbeatReply(Record):
 
     kind: Literal["heartbeat_reply"] = "heartbeat_reply"
     sequence: NonNegativeInt = 0
+    event_serial: NonNegativeInt = 0
+    """Of the latest event that has come from the member."""
     is_lonely: bool = False
     """Too few voters are connected here to decide anything; try another coordinator."""
 
@@ -313,6 +317,8 @@ class Refused(Record):
     reason: Text = ""
     is_final: bool = False
     """No later attempt will be answered otherwise."""
+    is_void: bool = False
+    """The member's run never began: its generation 1 lost members to another run before the first step."""
 
 
 FromMember = Annotated[

@@ -44,6 +44,7 @@ class Proposer(Succession):
 
     def on_message(self, link: int, message: wire.FromMember, now_ns: int) -> None:
         """Takes a message of a member."""
+        self._feel_pause(now_ns)
         if isinstance(message, wire.Hello):
             self._on_hello(link, message, now_ns)
         else:
@@ -58,6 +59,7 @@ class Proposer(Succession):
 
     def on_closed(self, link: int, absence: Absence, now_ns: int) -> None:
         """Notes that a connection has ended."""
+        self._feel_pause(now_ns)
         item = self.roster.leave(link, absence, now_ns)
         if item is not None:
             self._note("member_disconnected", item, cause=str(absence))
@@ -79,13 +81,18 @@ class Proposer(Succession):
 
     def on_tick(self, now_ns: int) -> None:
         """Lets time pass."""
-        pause_ns = now_ns - self._last_tick_ns - self.wait_ns()
+        self._feel_pause(now_ns)
         self._last_tick_ns = now_ns
-        if pause_ns > PAUSE_NS:
-            self.roster.forgive(pause_ns)
-            self._effects.append(Note("coordinator_paused", {"pause_s": round(pause_ns / 1e9, 3)}))
         if now_ns >= self._quiet_until_ns:
             self._advance(now_ns)
+
+    def _feel_pause(self, now_ns: int) -> None:
+        """Notices that this process was stopped, before it blames anybody for silence."""
+        pause_ns = now_ns - self._last_tick_ns - self.wait_ns()
+        if pause_ns > PAUSE_NS:
+            self._last_tick_ns = now_ns
+            self.roster.forgive(pause_ns)
+            self._effects.append(Note("coordinator_paused", {"pause_s": round(pause_ns / 1e9, 3)}))
 
     # ---- commands ----
 
@@ -165,8 +172,10 @@ class Proposer(Succession):
         if known is not None and known.member_id != hello.info.member_id:
             self._refuse(link, "this connection belongs to another member", is_final=False)
             return
+        self._settle_runs(hello)
         if (refusal := self._refusal(hello, now_ns)) is not None:
-            self._refuse(link, *refusal, hello=hello)
+            is_void = self._is_void(hello)
+            self._refuse(link, *refusal, hello=hello, is_void=is_void)
             return
         if hello.generation is not None and self._is_news(hello.generation):
             self._adopt(hello.generation, now_ns)
@@ -177,6 +186,8 @@ class Proposer(Succession):
             self.roster.unlink(old_link)
             self._effects.append(Hangup(old_link, wire.CLOSE_MOVED, "there is a newer connection"))
         item = self.roster.enter(link, hello, now_ns)
+        if hello.was_member and hello.generation is not None and hello.generation.run_id == self.run_id:
+            self._confirmed_ids.add(item.member_id)
         if is_new:
             item.joined_ns = now_ns
         for member_id in hello.certified:
@@ -205,6 +216,35 @@ class Proposer(Succession):
         if (question := self._election.question_for(item.member_id)) is not None:
             self._effects.append(Send(link, question))
 
+    def _settle_runs(self, hello: wire.Hello) -> None:
+        """Gives up this coordinator's run if a member of another one proves that it never began.
+
+        Two coordinators that formed generation 1 at the same time, or one that died over it, may leave two
+        runs. Nobody takes a step before all seats are there: a generation 1 whose seat is part of another
+        run has no history, and neither has a run of which no member was ever heard here.
+        """
+        theirs, ours = hello.generation, self.generation
+        if theirs is None or ours is None or theirs.run_id == ours.run_id or not hello.was_member:
+            return
+        if ours.number == 1 and hello.info.member_id in ours:
+            self._void_runs.add(ours.run_id)
+            self._drop_run("never began: its members are part of another run")
+        elif not self._is_confirmed and theirs.run_id not in self._void_runs:
+            self._drop_run("was known by hearsay only")
+        if theirs.number > 1:
+            self._void_runs.discard(theirs.run_id)
+
+    def _is_void(self, hello: wire.Hello) -> bool:
+        """Whether the run this member belongs to never began."""
+        theirs, ours = hello.generation, self.generation
+        if theirs is None or theirs.number > 1 or not hello.was_member:
+            return False
+        if ours is None or theirs.run_id == ours.run_id:
+            return theirs.run_id in self._void_runs
+        return theirs.run_id in self._void_runs or (
+            self._is_confirmed and bool(theirs.voter_ids & self._confirmed_ids & ours.voter_ids)
+        )
+
     def _refusal(self, hello: wire.Hello, now_ns: int) -> tuple[str, bool] | None:
         """Returns why a member cannot be served, and whether that is for good."""
         member_id, name = hello.info.member_id, hello.info.name
@@ -220,6 +260,8 @@ class Proposer(Succession):
         if member_id in self.roster.dropped:
             return f"{member_id} was dropped by the operator; come back as a new incarnation", True
         theirs, ours = hello.generation, self.generation
+        if theirs is not None and ours is None and self._is_void(hello):
+            return f"generation 1 of run {theirs.run_id} never began", False
         if theirs is not None and ours is not None:
             if theirs.run_id != ours.run_id and hello.was_member:
                 return f"{name} belongs to run {theirs.run_id}, this coordinator serves {ours.run_id}", False
@@ -243,8 +285,17 @@ class Proposer(Succession):
                 )
         return None
 
-    def _refuse(self, link: int, reason: str, is_final: bool, hello: wire.Hello | None = None) -> None:
-        self._effects.append(Send(link, wire.Refused(reason=reason, is_final=is_final)))
+    def _refuse(
+        self,
+        link: int,
+        reason: str,
+        is_final: bool,
+        hello: wire.Hello | None = None,
+        *,
+        is_void: bool = False,
+    ) -> None:
+        refused = wire.Refused(reason=reason, is_final=is_final, is_void=is_void)
+        self._effects.append(Send(link, refused))
         self._effects.append(Hangup(link, wire.CLOSE_REFUSED, reason[:100]))
         self._effects.append(Note("refused", {"reason": reason}, hello.info.name if hello else None))
 
@@ -274,15 +325,19 @@ class Proposer(Succession):
         if message.figures:
             item.figures = dict(message.figures)
         assert item.link is not None
-        reply = wire.HeartbeatReply(sequence=message.sequence, is_lonely=self._is_lonely(now_ns))
+        reply = wire.HeartbeatReply(
+            sequence=message.sequence, event_serial=item.event_serial, is_lonely=self._is_lonely(now_ns)
+        )
         self._effects.append(Send(item.link, reply))
 
     @_handle.register
     def _(self, message: wire.Promise, item: Attendance, now_ns: int) -> None:
+        self._confirmed_ids.add(item.member_id)
         self._election.on_promise(item.member_id, message)
 
     @_handle.register
     def _(self, message: wire.AcceptedReply, item: Attendance, now_ns: int) -> None:
+        self._confirmed_ids.add(item.member_id)
         self._election.on_accepted(item.member_id, message)
 
     @_handle.register
@@ -343,6 +398,9 @@ class Proposer(Succession):
 
     @_handle.register
     def _(self, message: wire.EventRecord, item: Attendance, now_ns: int) -> None:
+        if message.serial and message.serial <= item.event_serial:
+            return  # told again, as its receipt was lost
+        item.event_serial = message.serial
         self._effects.append(Note(message.event, dict(message.fields), item.info.name, message.age_ns))
 
     def _accept_certificate(self, sender: Attendance, member_id: str, now_ns: int) -> None:

@@ -52,6 +52,7 @@ class Attendance:
     step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     rtt_ns: int | None = None
+    event_serial: int = 0
     leaving: str | None = None
     evicted: str | None = None
     was_member: bool = False

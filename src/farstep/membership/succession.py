@@ -75,6 +75,8 @@ class Succession:
         self._waiting_since_ns: int | None = None
         self._is_busy = False
         self._quiet_until_ns = 0
+        self._void_runs: set[str] = set()
+        self._confirmed_ids: set[str] = set()
         self._final_step: int | None = None
 
     @property
@@ -121,7 +123,8 @@ class Succession:
         self._note_losses(people)
         rule = self._election.rule(self.roster.certified, self.roster.dropped)
         if rule.voters <= rule.certified | rule.dropped:
-            self._start_over(now_ns)
+            self._drop_run("has no member left that could go on")
+            self._wait_for(None, now_ns)
             return False
         retry = self._complaints.retry_reason(base, self.roster, now_ns)
         outcome = plan_next(base, people, self.config, retry=retry)
@@ -229,17 +232,21 @@ class Succession:
         )
         self._commit(first, now_ns, is_retry=False)
 
-    def _start_over(self, now_ns: int) -> None:
-        """Everybody who held the run's state is gone for good: whoever comes next begins a new run."""
+    @property
+    def _is_confirmed(self) -> bool:
+        """Whether some member of the run has shown that it takes part in it."""
+        return bool(self._confirmed_ids)
+
+    def _drop_run(self, reason: str) -> None:
+        """Forgets the run: whoever comes next begins a new one, or brings another."""
         assert self.generation is not None
-        self._effects.append(
-            Note("run_lost", {"run_id": self.generation.run_id, "number": self.generation.number})
-        )
+        fields = {"run_id": self.generation.run_id, "number": self.generation.number, "reason": reason}
+        self._effects.append(Note("run_dropped", fields))
         self.generation = None
         self._election.set_base(None)
         self._complaints = Complaints()
+        self._confirmed_ids.clear()
         self._new_run_id = self._draw_run_id()
-        self._wait_for(None, now_ns)
 
     def _adopt(self, generation: Generation, now_ns: int) -> None:
         """Learns of a generation that was decided elsewhere."""

@@ -41,17 +41,6 @@ class History:
         after = self.by_number.get((generation.run_id, generation.number + 1))
         assert before is None or generation.previous == before.digest, f"{key} has another past"
         assert after is None or after.previous == generation.digest, f"{key} has another future"
-        if before is not None:
-            gone = self.ever(generation.run_id, generation.number - 1) - before.voter_ids
-            assert not gone & generation.voter_ids, f"{key} brings back {gone & generation.voter_ids}"
-
-    def ever(self, run_id: str, up_to: int) -> set[str]:
-        """Everybody who was a member of one of these generations."""
-        ids: set[str] = set()
-        for (run, number), generation in self.by_number.items():
-            if run == run_id and number <= up_to:
-                ids |= generation.voter_ids
-        return ids
 
     def runs(self) -> set[str]:
         return {run_id for run_id, _ in self.by_number}
@@ -94,6 +83,7 @@ class Member:
     next_address: int = 0
     last_heard_ns: int = 0
     lonely_until_ns: int = 0
+    was_evicted: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)
     committed_ns: dict[int, int] = field(default_factory=dict)
 
@@ -441,10 +431,20 @@ class World:
             assert not isinstance(notice, SplitNotice), notice
             if isinstance(notice, GenerationNotice):
                 self.history.note(notice.generation)
+                assert not member.was_evicted or member.core.is_evicted, f"{member.name} came back"
+                member.was_evicted = member.was_evicted or member.core.is_evicted
                 member.committed_ns[notice.generation.number] = self.now_ns
             if isinstance(notice, RefusalNotice):
                 member.next_address += 1
+                if notice.is_void:
+                    self.at(0, lambda: self._rejoin(member))
         self._flush(member)
+
+    def _rejoin(self, member: Member) -> None:
+        """Kills a member and brings its replica group back as a new incarnation."""
+        if not member.is_dead:
+            self.kill(member)
+            self.add_member(member.name, host=member.host, wants=member.core.wants, is_ready=True)
 
     def _flush(self, member: Member) -> None:
         outbox, member.core.outbox = member.core.outbox, []
