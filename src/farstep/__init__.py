@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from farstep.train.elastic.options import Synchronous
     from farstep.train.elastic.seams import RunOver
     from farstep.train.elastic.trainer import StepReport, Trainer
+    from farstep.train.healing import HealingSettings
     from farstep.train.run import Run, join
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "Checkpoint": "farstep.train.checkpoint",
+    "HealingSettings": "farstep.train.healing",
     "Run": "farstep.train.run",
     "RunOver": "farstep.train.elastic.seams",
     "StepReport": "farstep.train.elastic.trainer",
@@ -36,6 +38,7 @@ _MODULES = {
 
 __all__ = [
     "Checkpoint",
+    "HealingSettings",
     "Run",
     "RunOver",
     "StepReport",

@@ -190,6 +190,11 @@ class Endpoint:
         self._names[index] = connection.peer_name
         return connection
 
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The connections that have not been closed."""
+        return tuple(self._connections.values())
+
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection._index, None)
 

@@ -8,20 +8,23 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from farstep.engine import Endpoint, EndpointProfile, PortConfig
 from farstep.membership import MemberInfo
-from farstep.train.elastic.inner import AloneInside, InnerRanks
+from farstep.train.elastic.inner import AloneInside, InnerRanks, TogetherInside
 from farstep.train.elastic.link import MembershipLink
+from farstep.train.elastic.relay import MembershipRelay, RelayedMembership, RelayState
 from farstep.train.elastic.samples import ShardSource
 from farstep.train.elastic.seams import HealingPort, RunOver
 from farstep.train.elastic.solo import SoloMembership
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.environment import Environment, detect
 from farstep.train.errors import ConfigError
+from farstep.train.healing import Healing, HealingSettings
 from farstep.train.shard import Place, Shard
 
 if TYPE_CHECKING:
@@ -272,7 +275,7 @@ def join(
     run: str | None = None,
     ports: Sequence[PortConfig | str] | None = None,
     profile: EndpointProfile | None = None,
-    heal: bool = True,
+    healing: HealingSettings | None = None,
 ) -> Run:
     """Joins a run: says who this process is, and connects it to the coordinator.
 
@@ -290,7 +293,7 @@ def join(
         run: name of the run. `FARSTEP_RUN`.
         ports: local UDP ports, one per plane of the network. `FARSTEP_BIND`.
         profile: settings of the transport.
-        heal: get and give state while training goes on. Without, a newcomer gets it while all wait.
+        healing: rates and bounds of the transfer of state to newcomers.
 
     Raises:
         ConfigError: the environment or an argument does not fit.
@@ -317,17 +320,10 @@ def join(
     )
     _warm_up()
     inner = _join_inner(environment)
-    info = MemberInfo.create(
-        environment.group,
-        site=environment.site,
-        num_ranks=environment.size,
-        labels={"launcher": environment.launcher},
-        member_id=environment.member_id,
-    )
-    link = MembershipLink(info, _connector(environment))
+    link = _link(environment, inner)
     wanted = ports if ports is not None else environment.bind or (f"{_own_host(coordinators)}:0",)
     endpoint = Endpoint(list(wanted), profile=profile, name=environment.group, site=environment.site)
-    joined = Run(environment, link, endpoint, inner, healing=_healing() if heal else None)
+    joined = Run(environment, link, endpoint, inner, healing=partial(Healing, settings=healing))
     joined.watch_signals()
     return joined
 
@@ -339,14 +335,36 @@ def _warm_up() -> None:
     """
     import torch
 
-
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # loads half of torch
 
 
 def _join_inner(environment: Environment) -> InnerRanks:
     if environment.size == 1:
         return AloneInside()
-    raise ConfigError("replica groups of several ranks are not supported")
+    assert environment.rendezvous is not None, "detected with every replica group of several ranks"
+    return TogetherInside(environment.rendezvous, environment.rank, environment.size)
+
+
+def _link(environment: Environment, inner: InnerRanks) -> MembershipLink:
+    """Connects rank 0 of the replica group to the coordinator, and the others to rank 0."""
+    info = MemberInfo.create(
+        environment.group,
+        site=environment.site,
+        num_ranks=environment.size,
+        labels={"launcher": environment.launcher},
+        member_id=environment.member_id,
+    )
+    connect = _connector(environment)
+    if not isinstance(inner, TogetherInside):
+        return MembershipLink(info, connect)
+    if inner.rank == 0:
+        relay = MembershipRelay(inner)
+        link = MembershipLink(info, lambda incarnation: relay.wrap(connect(incarnation)))
+        inner.on_lost = lambda reason: link.close()
+        return link
+    state = RelayState(inner)
+    inner.on_lost = state.lose
+    return MembershipLink(info, lambda incarnation: RelayedMembership(inner, state))
 
 
 def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
@@ -372,14 +390,6 @@ def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
         )
 
     return connect
-
-
-def _healing() -> Callable[..., HealingPort] | None:
-    try:
-        from farstep.train.healing.facade import Healing
-    except ImportError:
-        return None
-    return Healing
 
 
 def _own_host(coordinators: Sequence[str]) -> str:

@@ -18,7 +18,9 @@ from farstep.train.healing import state_digest
 def main() -> None:
     import logging
 
-    logging.basicConfig(level=os.environ.get("TEST_LOG", "WARNING"), format="%(relativeCreated)d %(name)s %(message)s")
+    logging.basicConfig(
+        level=os.environ.get("TEST_LOG", "WARNING"), format="%(relativeCreated)d %(name)s %(message)s"
+    )
     steps = int(os.environ.get("TEST_STEPS", "40"))
     compute_s = float(os.environ.get("TEST_COMPUTE_S", "0.02"))
     width = int(os.environ.get("TEST_WIDTH", "64"))

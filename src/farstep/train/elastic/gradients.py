@@ -8,6 +8,7 @@ first, whatever the timing was, so that all members reduce the same bytes in the
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class _Slot:
     view: Tensor
     is_viewed: bool
     """Whether `parameter.grad` is the view itself, rather than copied into it and out of it."""
+    num_copies: int
+    """Ranks of this replica group that hold the same part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +183,12 @@ class FlatGradients:
             bucket.flat.copy_(flat)
 
     def square_sum(self) -> float:
-        """Returns the sum of the squares of the gradient this process holds."""
-        parts = [bucket.flat[bucket.num_extra :] for bucket in self.buckets]
-        return float(sum(_square_sum(part) for part in parts))
+        """Returns this rank's share of the sum of the squares of the replica's gradient."""
+        if all(slot.num_copies == 1 for slots in self._slots for slot in slots):
+            return float(sum(_square_sum(bucket.flat[bucket.num_extra :]) for bucket in self.buckets))
+        return float(
+            sum(_square_sum(slot.view.reshape(-1)) / slot.num_copies for slots in self._slots for slot in slots)
+        )
 
     def scale(self, factor: float) -> None:
         """Multiplies the gradient by a number."""
@@ -246,10 +252,18 @@ def _make_bucket(index: int, parameters: list[nn.Parameter], num_extra: int) -> 
         local = local_part(parameter)
         view = flat[start : start + size].view(local.shape)
         is_viewed = local is parameter and local.device.type == "cpu" and local.layout is torch.strided
-        slots.append(_Slot(parameter, view, is_viewed))
+        slots.append(_Slot(parameter, view, is_viewed, _num_copies(parameter)))
         start += size
     vector = Vector(raw, _ELEMENT_TYPES[dtype])
     return Bucket(index=index, flat=flat, vector=vector, num_extra=num_extra), slots
+
+
+def _num_copies(parameter: Tensor) -> int:
+    if not isinstance(parameter, DTensor):
+        return 1
+    mesh = parameter.device_mesh
+    copies = [mesh.size(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()]
+    return math.prod(copies)
 
 
 def _page_aligned(count: int, dtype: torch.dtype) -> tuple[Tensor, np.ndarray[Any, Any]]:

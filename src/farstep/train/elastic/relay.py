@@ -182,7 +182,9 @@ class RelayedMembership:
         """Values published under a scope."""
         return _RelayedStore(self._line, self._state, scope, generation)
 
-    def report_failure(self, generation: int, suspects: Sequence[str], reason: str) -> None:
+    def report_failure(
+        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
+    ) -> None:
         """Says that a step failed."""
         self._line.send(
             {
@@ -207,6 +209,12 @@ class RelayedMembership:
     def request(self, to: str, payload: Mapping[str, Any]) -> None:
         """Sends a small message to another member."""
         self._line.send({"kind": "send_request", "to": to, "payload": dict(payload)})
+
+    def on_drain(self, callback: Callable[[str], None]) -> None:
+        """Rank 0 leaves for the group."""
+
+    def certify_death(self, member_id: str) -> None:
+        """Rank 0 does so for the group."""
 
     def leave(self, reason: str, *, finished: bool = False, step: int | None = None) -> None:
         """Asks for a generation without this group; its end is said by rank 0 alone."""

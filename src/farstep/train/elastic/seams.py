@@ -190,6 +190,11 @@ class HealingPort(Protocol):
 class CheckpointPort(Protocol):
     """Writes the state now and then, and finds the newest that is complete."""
 
+    def attach(
+        self, *, ranks: int, on_event: Callable[[str, dict[str, Any]], None], info: Mapping[str, Any]
+    ) -> None:
+        """Makes it the checkpoint of a run, whose replica groups have so many ranks."""
+
     def load_newest(self, adapter: StateAdapter) -> bool:
         """Restores the newest complete checkpoint if there is one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farstep.membership import Ballot, Evicted, Generation, MemberInfo, MembershipTimeout
@@ -70,16 +70,30 @@ class SoloMembership:
         """A store of its own."""
         return _NoStore()
 
-    def report_failure(self, generation: int, suspects: Sequence[str], reason: str) -> None:
+    def report_failure(
+        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
+    ) -> None:
         """Nobody to tell."""
 
-    def report_progress(self, step: int, **figures: float) -> None:
+    def report_progress(self, step: int, figures: Mapping[str, float] | None = None, **more: float) -> None:
         """Nobody to tell."""
 
     def event(self, kind: str, **fields: Any) -> None:
         """Nobody to tell."""
 
     def announce_ready(self, step: int | None) -> None:
+        """Nobody to tell."""
+
+    def request(self, to: str, payload: Mapping[str, Any]) -> None:
+        """Nobody to ask."""
+
+    def on_request(self, callback: Callable[[str, dict[str, Any]], None]) -> None:
+        """Nobody asks."""
+
+    def on_drain(self, callback: Callable[[str], None]) -> None:
+        """Nobody drains."""
+
+    def certify_death(self, member_id: str) -> None:
         """Nobody to tell."""
 
     def leave(self, reason: str, **options: Any) -> None:

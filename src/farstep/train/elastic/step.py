@@ -50,12 +50,14 @@ class Vote:
         norm: of the gradient.
         goes_on: False once a member has asked to end the run.
         planned: newest membership that all members know of.
+        must_go: whether this replica group goes now, without being let go.
     """
 
     is_applied: bool
     norm: float
     goes_on: bool
     planned: int
+    must_go: bool
 
 
 class StepRunner:
@@ -178,17 +180,24 @@ class StepRunner:
         self._is_prepared = True
         self.waited_ns += time.monotonic_ns() - began_ns
 
-    def vote(self, lane: Lane, *, goes_on: bool, planned: int) -> Vote:
+    def vote(self, lane: Lane, *, goes_on: bool, planned: int, must_go: bool) -> Vote:
         """Lets all members decide on the step; the least word of all counts.
+
+        Args:
+            lane: the members.
+            goes_on: False asks all to end the run.
+            planned: newest membership known here.
+            must_go: this replica group is about to go by itself.
 
         Raises:
             StepBroken: a peer or the network failed. Others may have committed the step.
         """
         began_ns = time.monotonic_ns()
         if self._inner.size > 1:
-            rows = self._inner.gather([float(goes_on), float(planned)])
+            rows = self._inner.gather([float(goes_on), float(planned), float(must_go)])
             goes_on = all(row[0] for row in rows)
             planned = int(min(row[1] for row in rows))
+            must_go = any(row[2] for row in rows)
         words = self._words
         words[:] = (self._may_apply, goes_on, planned, word_of(self._norm))
         try:
@@ -201,6 +210,7 @@ class StepRunner:
             goes_on=bool(words[1]),
             planned=int(words[2]),
             norm=float_of(int(words[3])),
+            must_go=must_go,
         )
 
     @property

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from farstep.train.elastic.alignment import KeptDeal
+from farstep.train.elastic.figures import StepFigures
 from farstep.train.elastic.formation import Formation, Regrouped
 from farstep.train.elastic.options import Synchronous
 from farstep.train.elastic.seams import CheckpointPort, Place, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import Closure, StepBroken, StepRunner, Vote
-from farstep.train.errors import RunFailed
+from farstep.train.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from farstep.train.run import Run
@@ -125,7 +127,10 @@ class Trainer:
             seed=seed,
         )
         self._inner = run.inner
+        if self._inner.size > 1:
+            _check_is_shared(model)
         self._runner = StepRunner(self._state, self._inner)
+        self._figures = StepFigures(run.endpoint)
         self._wants_end = False
         self._is_formed = False
         run.bind(self)
@@ -225,7 +230,7 @@ class Trainer:
         if not self._is_formed:
             self._is_formed = True
             if self._checkpoint is not None:
-                self._checkpoint.load_newest(self._state)
+                self._open_checkpoint(self._checkpoint)
         self._idle_as_needed(self._formation.enter())
         lane = self._formation.lane
         while lane is not None and lane.broken_because is not None:
@@ -233,6 +238,18 @@ class Trainer:
             broken = StepBroken(lane.broken_because, is_own_finding=False)
             self._idle_as_needed(self._formation.regroup(broken))
             lane = self._formation.lane
+
+    def _open_checkpoint(self, checkpoint: CheckpointPort) -> None:
+        """Starts from the newest checkpoint, unless the run is under way: then the others have newer state."""
+        checkpoint.attach(
+            ranks=self._inner.size,
+            on_event=lambda kind, fields: self._formation.membership.event(kind, **fields),
+            info={"run": self._run.environment.run, "group": self._run.name},
+        )
+        current = self._formation.membership.current()
+        is_under_way = current is not None and current.number > 1
+        if not any(row[0] for row in self._inner.gather([float(is_under_way)])):
+            checkpoint.load_newest(self._state)
 
     def _try(self, closures: Sequence[Closure]) -> Vote:
         """Runs one attempt at the next step, up to the commit."""
@@ -243,7 +260,12 @@ class Trainer:
             raise StepBroken(lane.broken_because, is_own_finding=False)
         try:
             self._runner.attempt(lane, closures)
-            vote = self._runner.vote(lane, goes_on=not self._wants_end, planned=self._formation.newest)
+            vote = self._runner.vote(
+                lane,
+                goes_on=not self._wants_end,
+                planned=self._formation.newest,
+                must_go=self._run.must_go,
+            )
         except StepBroken:
             raise
         except BaseException as error:
@@ -331,11 +353,12 @@ class Trainer:
         )
         self._formation.membership.report_progress(
             state.committed,
-            loss=state.loss,
-            step_ms=step_time_ns / 1e6,
-            network_wait_ms=self._runner.waited_ns / 1e6,
-            samples=self.report.samples,
+            self._figures.step(step_time_ns, self._runner.waited_ns, state.loss, self.report.samples),
         )
+        if not state.last_is_applied:
+            self._formation.membership.event(
+                "step_skipped", step=state.committed - 1, cause="the gradient was not finite"
+            )
         if state.refused_in_a_row >= self.policy.refused_steps_max:
             error = RunFailed(
                 f"{state.refused_in_a_row} steps in a row had no finite gradient (the last was step "
@@ -353,11 +376,11 @@ class Trainer:
         lane = formation.lane
         if self._checkpoint is not None and lane is not None:
             self._checkpoint.at_boundary(step, self._state, is_writer=lane.seat == 0)
-        if self._run.must_go:
+        if vote is None or lane is None:
+            return
+        if vote.must_go:
             formation.finish()
             self._run.on_over()
-            return
-        if vote is None or lane is None:
             return
         if not vote.goes_on:
             self._run.on_over(is_end=True)
@@ -390,6 +413,17 @@ class Trainer:
         self._state.gradients.close()
         if self._checkpoint is not None:
             self._checkpoint.close()
+
+
+def _check_is_shared(model: nn.Module) -> None:
+    """The ranks of a replica group hold one model together, or there would be no saying which copy counts."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not isinstance(parameter, DTensor):
+            raise ConfigError(
+                f"this replica group has several ranks, but {name} is not distributed over them; apply "
+                "torch.distributed.fsdp.fully_shard(model) first, or start one replica group per process with "
+                "FARSTEP_RANKS_PER_GROUP=1"
+            )
 
 
 def _closures(functions: Sequence[StepFunction], batch: Any) -> list[Closure]:
