@@ -135,3 +135,36 @@ def test_the_order_of_flows_does_not_matter(problem, random):
     straight = max_min_rates(matrix_of(rows), room, np.array(limit))
     shuffled = max_min_rates(matrix_of([rows[i] for i in order]), room, np.array([limit[i] for i in order]))
     assert shuffled == pytest.approx(straight[order], rel=1e-9)
+
+
+def weighted(rows, weights):
+    matrix = matrix_of(rows)
+    return LoadMatrix(matrix.offset, matrix.constraint, matrix.share, np.asarray(weights, np.float64))
+
+
+def test_weights_divide_what_is_full():
+    rates = max_min_rates(
+        weighted([{0: 1.0}, {0: 1.0}, {0: 1.0, 1: 1.0}], [1.0, 2.0, 3.0, 1.0]), np.array([12.0, 3.0])
+    )
+    # The third is held to 3 elsewhere; the others divide the rest one to two.
+    assert rates == pytest.approx([3.0, 6.0, 3.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_weighted_rates_fit_whatever_the_weights(data):
+    count, constraints = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 4))
+    numbers = st.integers(0, constraints - 1)
+    rows = [
+        dict.fromkeys(data.draw(st.lists(numbers, min_size=1, max_size=3, unique=True)), 1.0)
+        for _ in range(count)
+    ]
+    weights = [data.draw(st.floats(0.2, 5.0)) for row in rows for _ in row]
+    capacity = np.array([data.draw(st.floats(1.0, 100.0)) for _ in range(constraints)])
+    matrix = weighted(rows, weights)
+
+    rates = max_min_rates(matrix, capacity)
+
+    load = matrix.loads(rates, constraints)
+    assert (load <= capacity * (1.0 + 1e-6)).all()
+    assert (rates > 0.0).all()

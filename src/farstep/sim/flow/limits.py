@@ -20,7 +20,7 @@ _HASHED_INCAST = "incast: end of the last within 10 %, the median up to a half o
 _MANY = "all-to-all: medians agree within 5 %, P99 comes up to 60 % early and the last flow up to 75 %"
 _HASHED_MANY = "all-to-all: medians agree within 5 %, P99 is up to a half off"
 _TIMEOUTS = (
-    "timeouts: medians of permutations within 14 %; who waits for one is drawn, and P99 up to twice or half"
+    "timeouts: medians of permutations within 14 %; who waits for one is drawn, P99 from a quarter to twice"
 )
 _SHORT = f"flows below {SHORT_BYTES / 1e6:g} MB: medians and P99 up to 25 % late"
 _TAIL = "oblivious spraying: P99 up to 25 % early"
