@@ -5,6 +5,7 @@
 
 #include "farstep/connection.hpp"
 #include "farstep/sim/packet.hpp"
+#include "farstep/sim/router.hpp"
 #include "farstep/sim/shared_windows.hpp"
 #include "farstep/storage.hpp"
 
@@ -26,11 +27,19 @@ struct MrcEnd {
 struct MrcSource : MrcEnd {
     MrcSource(const ConnectionConfig& c, const NsccConfig& n, const PlaneLink* links, uint32_t planes, Arena* arena,
               const ConnectionConfig& shared, MrcSource* owner = nullptr)
-        : MrcEnd(c, owner ? owner->window : window, links, planes, arena, shared), window(&n), own_routes(c.paths.max_evs, arena) {
+        : MrcEnd(c, owner ? owner->window : window, links, planes, arena, shared), window(&n), own_routes(c.paths.max_evs, arena),
+          walks(planes, arena) {
         routes = own_routes.get();
     }
+    /// Stands for a route that nothing has taken yet: most of a short flow's are never made.
+    static constexpr uint64_t kUnmade = UINT64_MAX;
+    /// Paths of one plane, taken by its entropy values in turn.
+    struct Walk : PathWalk {
+        uint32_t first_ev = 0;
+    };
     alignas(64) Nscc window;  // of the first connection between two NICs, for all of them
     Table<uint64_t> own_routes;
+    Table<Walk> walks;
     SharedWindows<MrcSource>::Siblings* siblings = nullptr;
     bool has_siblings = false;
     uint64_t cwnd_bytes() const noexcept { return siblings->owner->window.cwnd_bytes(); }

@@ -76,7 +76,10 @@ public:
         w.length_bytes = static_cast<uint32_t>(bytes);
         w.remote_key = region_key_;
         w.data = &region_byte_;
-        rows_[c].source->connection.sender().queue().post(w);
+        Row& r = rows_[c];
+        r.source->connection.sender().queue().post(w);
+        // Many packets take most routes: made together they cost less.
+        if (bytes / net_->fabric().settings().mtu_bytes > r.source->num_ways / kFewShare) make_routes(r);
         host.wake(c);
     }
 
@@ -97,7 +100,7 @@ public:
         net_->cargo(out.packet) = {c, static_cast<uint32_t>(psn) & wire::kPsnMask, o.timestamp,
                                    static_cast<uint16_t>(ev | out.port << kPlaneShift)};
         Packet& k = net_->packet(out.packet);
-        k.route = s.routes[ev];
+        k.route = route_of(r, ev);
         k.bytes = static_cast<uint16_t>(o.payload_bytes + net_->fabric().settings().overhead_bytes);
         k.flags = static_cast<uint8_t>((o.ends_message ? kLast : 0) | (o.asks ? kAsks : 0) | (o.is_again ? kAgain : 0));
         if (o.is_again) host.note_retransmitted();
@@ -136,6 +139,12 @@ public:
         if (!r.source) return;
         if (c.to_source) to_source(host, c, r);
         else to_target(host, c, r);
+    }
+
+    /// Routing is about to change, which static routes do not follow: those not made yet are made now.
+    void before_reroute() {
+        for (const Row& r : rows_)
+            if (r.source) make_routes(r);
     }
 
     // ---- time --------------------------------------------------------------------------------------------------------
@@ -259,6 +268,7 @@ private:
     static constexpr uint64_t kFirstPsn = 1ull << 24;  // of a connection whose start_psn is 0
     static constexpr uint32_t kPlaneShift = 11;  // Packet::path: entropy value, and above it its plane
     static constexpr uint8_t kLast = Packet::kOwn, kAsks = Packet::kOwn << 1, kAgain = Packet::kOwn << 2;
+    static constexpr uint32_t kFewShare = 4;     // of the routes: a message of fewer packets takes few
     static constexpr size_t kScratch_bytes = size_t{256} << 20;  // reserved, not resident
 
     using SourceEnd = MrcSource;
@@ -319,7 +329,7 @@ private:
             p.bth = {};
             if (!k.poll_control(now, p, ev)) break;
             Control out = mrc::make_control(c, p, ev, k.paths().plane(ev), /*to_source=*/false);
-            net_->send_control(way_of_data(*net_, r.source->routes[ev], first + k.paths().plane(ev)), host.now(), out);
+            net_->send_control(way_of_data(*net_, route_of(r, ev), first + k.paths().plane(ev)), host.now(), out);
         }
         if (r.source->has_siblings) windows_.wake(*r.source, host);
         if (!k.is_open()) {
@@ -369,6 +379,28 @@ private:
             if (out.kind == mrc::kProbe) rearm(host, 2 * c + 1, k);  // nothing else it sends is waited for
         }
         if (settings_.reliability.keepalive_ns) rearm(host, 2 * c + 1, k);
+    }
+
+    uint64_t route_of(const Row& r, EvIndex ev) {
+        const uint64_t route = r.source->routes[ev];
+        return route != MrcSource::kUnmade ? route : first_route(r, ev);
+    }
+    void make_routes(const Row& r) {
+        for (uint32_t ev = 0; ev < r.source->num_ways; ++ev) route_of(r, static_cast<EvIndex>(ev));
+    }
+    [[gnu::noinline]] uint64_t first_route(const Row& r, EvIndex ev) {
+        MrcSource& s = *r.source;
+        const uint8_t plane = s.connection.paths().plane(ev);
+        const uint32_t uplink = net_->fabric().first_port(r.source_nic) + plane;
+        s.routes[ev] = make_route(uplink, r.target_nic, s.walks[plane].at(ev - s.walks[plane].first_ev));
+        assert(s.routes[ev] != MrcSource::kUnmade);
+        return s.routes[ev];
+    }
+    // kUnmade where there is no such path.
+    uint64_t make_route(uint32_t uplink, uint32_t target_nic, uint64_t number) {
+        uint32_t ports[Router::kMaxHops];
+        const uint32_t n = net_->router().ports(uplink, target_nic, number, ports);
+        return n ? net_->router().encode(ports, n) : MrcSource::kUnmade;
     }
 
     // ---- construction --------------------------------------------------------------------------------------------------
@@ -465,12 +497,14 @@ private:
             const uint32_t uplink = f.first_port(r.source_nic) + k;
             const PathWalk walk = net_->router().walk(uplink, r.target_nic, rng);
             if (walk.count == 0) continue;
+            s.walks[k] = {walk, s.num_ways};
+            // Where one shortest way leads to the NIC all do; else what leads nowhere is left out now.
+            const bool is_later = net_->router().is_uniform(uplink, r.target_nic);
             for (uint32_t i = 0; i < each; ++i) {
-                uint32_t ports[Router::kMaxHops];
-                const uint32_t n = net_->router().ports(uplink, r.target_nic, walk.at(i), ports);
-                if (n == 0) continue;
                 const auto ev = static_cast<uint16_t>(s.num_ways);
-                s.routes[s.num_ways++] = net_->router().encode(ports, n);
+                s.routes[ev] = is_later ? MrcSource::kUnmade : make_route(uplink, r.target_nic, walk.at(i));
+                if (s.routes[ev] == MrcSource::kUnmade && !is_later) continue;
+                ++s.num_ways;
                 s.connection.paths().add(static_cast<uint8_t>(k), {static_cast<uint8_t>(k), links[k].remote_port, ev, ev},
                                          i < settings_.active_evs_per_plane);
             }
@@ -521,7 +555,8 @@ private:
     }
     void destroy(Row& r) {
         if (!r.source) return;
-        for (uint32_t i = 0; i < r.source->num_ways; ++i) net_->router().release(r.source->routes[i]);
+        for (uint32_t i = 0; i < r.source->num_ways; ++i)
+            if (r.source->routes[i] != MrcSource::kUnmade) net_->router().release(r.source->routes[i]);
         for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
         windows_.leave(r.source_nic, r.target_nic, r.source, [this](SourceEnd* end) {
             end->~SourceEnd();

@@ -502,6 +502,7 @@ private:
         if (series_.next_ns() <= ns) sample(ns);
     }
     void reroute(const OwnedRoutes& routes) {
+        if constexpr (requires { transport_->before_reroute(); }) transport_->before_reroute();
         net_.router().set_tables(routes.columns());
         progress_slot_ = slot_;
         for (uint32_t c = 0; c < rows_.size(); ++c)

@@ -79,6 +79,11 @@ public:
         return w;
     }
 
+    /// All paths that walk() counts exist: they are shortest ways to one switch.
+    bool is_uniform(uint32_t uplink, uint32_t target_nic) const noexcept {
+        uint32_t down[kMaxHops];
+        return via_.empty() && downlinks(uplink, target_nic, down) == 1;
+    }
     /// Ports of path `number` after the uplink, the one that faces the NIC last; 0 if there is no such path.
     uint32_t ports(uint32_t uplink, uint32_t target_nic, uint64_t number, uint32_t* out) const noexcept {
         uint32_t down[kMaxHops];
