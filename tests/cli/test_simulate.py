@@ -88,7 +88,7 @@ def test_results_are_written(folder):
     done = farstep("simulate", "s.toml", "--compare", "mrc,tcp", "--out", "results", cwd=folder)
     assert done.returncode == 0
     note, *rest = done.stderr.splitlines()
-    assert note.startswith("note: tcp: the flow level is beyond its accuracy here: single paths: medians")
+    assert note.startswith("note: tcp: the flow level is beyond its accuracy here: ")
     assert rest == ["results are in results"], "mrc keeps its bands"
     assert sorted(path.name for path in (folder / "results").iterdir()) == ["mrc", "tcp"]
     assert (folder / "results" / "mrc" / "tasks.parquet").exists()
@@ -186,3 +186,34 @@ def test_a_mistake_in_a_sweep_is_told_in_one_line(folder, arguments, error):
     assert done.returncode == 2
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
+
+
+def test_a_run_that_takes_too_long_keeps_what_it_has(folder):
+    limits = ("--set", "workload.size_bytes=2_000_000_000", "--set", "run.max_wall_s=0.5")
+    done = farstep("simulate", "s.toml", "--level", "packet", *limits, "--out", "kept", cwd=folder)
+    assert done.returncode == 3
+    assert re.search(r"^error: ended after 0\.\d s at .* tasks are unfinished: ", done.stderr, re.MULTILINE)
+    assert re.search(r"^ tasks unfinished +8$", done.stdout, re.MULTILINE)
+    assert SimResult.load(folder / "kept").counters["delivered"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_told"), [("slowest", True), ("none", False), ("0,1,2,3,4,5,6,7", True)]
+)
+def test_flows_can_be_followed(folder, asked, is_told):
+    arguments = ("simulate", "s.toml", "--level", "packet", "--story", "--trace", asked)
+    done = farstep(*arguments, cwd=folder)
+    assert done.returncode == 0
+    assert "The slowest flow is task " in done.stdout
+    assert ("Its packets were under way for " in done.stdout) == is_told
+
+
+def test_what_to_follow_must_be_a_flow(folder):
+    done = farstep("simulate", "s.toml", "--trace", "fast", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: --trace 'fast': write numbers of flows, such as 3,17, or slowest, or none\n"
+    )
+    done = farstep("simulate", "s.toml", "--level", "packet", "--trace", "8", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr == "error: run.trace_flows = 8: no such task; valid: 0 to 7\n"

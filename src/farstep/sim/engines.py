@@ -91,7 +91,7 @@ def _run_packet(prepared: Prepared) -> SimResult:
     except packet.SimulationStalled as error:
         raise SimulationStalled(str(error), error.result) from error
     except packet.SimulationCancelled as error:
-        raise SimulationStalled(str(error)) from error
+        raise SimulationStalled(str(error), error.result) from error
 
 
 def _telling(prepared: Prepared) -> Callable[[int, int], None] | None:

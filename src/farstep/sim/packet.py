@@ -63,7 +63,13 @@ class SimulationStalled(RuntimeError):
 
 
 class SimulationCancelled(RuntimeError):
-    """The run was ended before its time by a limit of its caller."""
+    """The run was ended before its time by a limit of its caller.
+
+    Attributes:
+        result: what had happened until then.
+    """
+
+    result: SimResult | None = None
 
 
 class RunStatus(enum.IntEnum):
@@ -347,10 +353,12 @@ class PacketSimulator:
             stalled.result = result
             raise stalled
         if status in (RunStatus.CANCELLED, RunStatus.WALL_LIMIT):
-            raise SimulationCancelled(
+            cancelled = SimulationCancelled(
                 f"ended after {times['wall_s']:.1f} s at {at_us:.1f} us of simulated time,"
                 f" {engine.tasks_left} tasks are unfinished: {lines}"
             )
+            cancelled.result = result
+            raise cancelled
         return result
 
     def _carry_on(
