@@ -13,7 +13,7 @@ NO_BAND = {"Q4", "Q6", "Q7"}
 
 @pytest.mark.parametrize("id_", QUICK)
 def test_a_published_figure_is_met(id_: str) -> None:
-    finding = mrc.EXPERIMENTS[id_].finding(id_, Effort(seeds=2))
+    finding = mrc.EXPERIMENTS[id_].finding(id_, Effort(seeds=3))
 
     assert finding.verdict is Verdict.MET, finding
 
