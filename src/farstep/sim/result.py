@@ -133,7 +133,9 @@ def _node_name(node: int, tier: int) -> str:
 class SimResult:
     """Result of one simulation.
 
-    Times are in ns since the start of the simulation, -1 for what never happened.
+    Times are in ns since the start of the simulation, -1 for what never happened. Counts of packets belong to the
+    oldest task on their connection that the sender does not know to be done: where flows follow each other on a
+    connection without a pause, sums over them are exact, and single ones nearly so.
 
     Attributes:
         tasks: what was simulated.
