@@ -57,7 +57,7 @@ class Metrics:
     """Collects what notes tell and renders it together with the status of the moment."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._events = Counter("farstep_events", "Events by kind.", ["kind"], registry=self.registry)
         self._generations = Counter(

@@ -14,6 +14,7 @@ from fastapi import FastAPI, WebSocket
 
 from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
+from farstep.coordinator.dashboard import make_dashboard
 from farstep.coordinator.guard import CertifiedProtocol, allows_member
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
@@ -70,6 +71,7 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
     app = FastAPI(title="farstep coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.coordinator = coordinator
     app.include_router(make_router(coordinator, journal, metrics))
+    app.include_router(make_dashboard())
 
     @app.websocket(MEMBER_PATH)
     async def member(websocket: WebSocket) -> None:
