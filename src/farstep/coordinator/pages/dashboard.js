@@ -208,9 +208,10 @@ function showSteps() {
     draw("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, number((share * peak) / 1e6, peak < 2e7 ? 1 : 0));
   }
   draw("text", { x: left - 6, y: 10, "text-anchor": "end" }, "ms");
-  for (let n = 0; n <= 4; n += 1) {
-    const at = begin + ((end - begin) * n) / 4;
-    const anchor = n === 0 ? "start" : n === 4 ? "end" : "middle";
+  const ticks = width < 600 ? 2 : 4;
+  for (let n = 0; n <= ticks; n += 1) {
+    const at = begin + ((end - begin) * n) / ticks;
+    const anchor = n === 0 ? "start" : n === ticks ? "end" : "middle";
     draw("text", { x: x(at), y: height - 4, "text-anchor": anchor }, new Date(at).toLocaleTimeString("en-GB"));
   }
   for (const line of events) {
