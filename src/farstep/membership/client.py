@@ -48,6 +48,9 @@ LONELY_S = (0.2, 0.4)
 """With a coordinator that sees too few voters a member stays a random time between these before it tries
 another address; short against the time a coordinator gives voters to come (`return_s`)."""
 
+LONELY_FIRST_FACTOR = 4
+"""Who has been around without success stays so much longer with the first address: there all meet."""
+
 _log = logging.getLogger("farstep.membership")
 
 
@@ -85,6 +88,7 @@ class MembershipClient(Desk):
         self._last_error = ""
         self._last_heard_ns = 0
         self._next_address = 0
+        self._num_lonely = 0
         self._is_leaving = False
         self._draw = random.Random()
         _clients.add(self)
@@ -133,6 +137,9 @@ class MembershipClient(Desk):
                 refused = await self._talk(connection)
             except (ConnectionClosed, OSError) as error:
                 self._last_error = _describe(error)
+            except Exception:
+                # Whatever it is, a member that says nothing more would be given up: say hello again.
+                _log.exception("%s: the line to the coordinator failed", self.member.name)
             finally:
                 self._socket = None
                 with self._changed:
@@ -228,8 +235,9 @@ class MembershipClient(Desk):
 
     async def _beat(self, connection: ClientConnection, reader: asyncio.Task[None]) -> None:
         """Sends heartbeats and whatever is to be said, until the line ends or is given up."""
-        next_ns = last_ns = time.monotonic_ns()
+        next_ns = last_ns = began_ns = time.monotonic_ns()
         lonely_until_ns = 0
+        num_addresses = len(self._book.urls())
         while not reader.done() and not self._is_leaving and not self._is_reborn:
             now_ns = time.monotonic_ns()
             interval_ns = round(self._core.heartbeat_s * 1e9)
@@ -249,10 +257,15 @@ class MembershipClient(Desk):
                 return
             if not self._core.is_lonely:
                 lonely_until_ns = 0
+                if self._core.is_welcome and now_ns - began_ns > 2 * interval_ns:
+                    self._num_lonely = 0
             elif not lonely_until_ns:
-                lonely_until_ns = now_ns + round(self._draw.uniform(*LONELY_S) * 1e9)
-            elif now_ns >= lonely_until_ns and len(self._book.urls()) > 1:
+                is_first = self._num_lonely > 1 and self._next_address % max(1, num_addresses) == 0
+                stay_s = self._draw.uniform(*LONELY_S) * (LONELY_FIRST_FACTOR if is_first else 1)
+                lonely_until_ns = now_ns + round(stay_s * 1e9)
+            elif now_ns >= lonely_until_ns and num_addresses > 1:
                 self._last_error = "the coordinator saw too few voters"
+                self._num_lonely += 1
                 self._next_address += 1
                 return
             await self._pause((next_ns - time.monotonic_ns()) / 1e9, reader)

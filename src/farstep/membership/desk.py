@@ -7,6 +7,7 @@ callbacks run without the lock, on the thread that carries messages.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import threading
 import time
@@ -43,6 +44,12 @@ SCOPES_MAX = 64
 
 WAIT_SLICE_S = 0.2
 """Longest uninterrupted wait, so that Ctrl-C is noticed."""
+
+EVENT_CHARACTERS_MAX = 64 << 10
+"""Longest event, as JSON."""
+
+REQUEST_CHARACTERS_MAX = 512 << 10
+"""Longest request, as JSON: half of what fits in a message."""
 
 VALUE_BYTES_MAX = wire.VALUE_CHARACTERS_MAX // 4 * 3
 """Longest value of a store."""
@@ -288,15 +295,24 @@ class Desk:
             self._wake()
 
     def report_progress(self, step: int, figures: Mapping[str, float] | None = None, **more: float) -> None:
-        """Notes the number of committed steps and any figures; the newest travel with the heartbeat."""
+        """Notes the number of committed steps and at most 64 figures; the newest travel with the heartbeat."""
+        pairs = [*(figures or {}).items(), *more.items()][: wire.FIGURES_MAX]
+        newest = {name[: wire.NAME_CHARACTERS_MAX]: float(value) for name, value in pairs}
         with self._changed:
             self._core.step = step
-            self._core.figures = {**(figures or {}), **more}
+            self._core.figures = newest
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Adds to the coordinator's event log; kept (at most 1000) while no coordinator is there."""
+        """Adds to the coordinator's event log; kept (at most 1000) while no coordinator is there.
+
+        Raises:
+            ValueError: the fields are more than 64, or too long.
+        """
+        text = json.dumps(fields, default=str)
+        if len(text) > EVENT_CHARACTERS_MAX:
+            raise ValueError(f"event {kind!r} has {len(text)} characters; at most {EVENT_CHARACTERS_MAX}")
         with self._changed:
-            self._core.event(kind, fields, time.monotonic_ns())
+            self._core.event(kind, json.loads(text), time.monotonic_ns())
             self._wake()
 
     def announce_ready(self, step: int | None) -> None:
@@ -309,9 +325,17 @@ class Desk:
                 self._core.ready_step = step  # only a change of readiness is worth a message
 
     def request(self, to: str, payload: Mapping[str, Any]) -> None:
-        """Sends a small JSON object to another member by identity or name; best effort."""
+        """Sends a small JSON object to another member by identity or name; best effort.
+
+        Raises:
+            ValueError: it has more than 64 fields, or is too long.
+            TypeError: it has no JSON form.
+        """
+        text = json.dumps(dict(payload))
+        if len(text) > REQUEST_CHARACTERS_MAX:
+            raise ValueError(f"request to {to} has {len(text)} characters; at most {REQUEST_CHARACTERS_MAX}")
         with self._changed:
-            self._core.request(to, dict(payload))
+            self._core.request(to, json.loads(text))
             self._wake()
 
     def certify_death(self, member_id: str) -> None:

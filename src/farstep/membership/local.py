@@ -96,8 +96,13 @@ class LocalHub:
     ) -> LocalMembership:
         """Makes a member; it is connected at once, or when the coordinator is back."""
         info = MemberInfo.create(name, site=site, num_ranks=num_ranks, labels=labels)
+        return self.connect(info, wants=wants)
+
+    def connect(self, info: MemberInfo, *, wants: Wants = "seat") -> LocalMembership:
+        """Makes a member of this description, as `MembershipClient` does over the network."""
         # All live in one process: the kernel cannot tell them apart.
-        membership = LocalMembership(self, info.model_copy(update={"process": ""}), self.config.run, wants)
+        unknown = info.model_copy(update={"process": ""})
+        membership = LocalMembership(self, unknown, self.config.run, wants)
         with self._lock:
             self._members.append(membership)
         self.poke()

@@ -15,7 +15,7 @@ from typing import Any
 from farstep.membership import messages as wire
 from farstep.membership.acceptor import Acceptor, TwoHistories
 from farstep.membership.process import has_exited
-from farstep.membership.records import Generation, MemberInfo, Record, Wants
+from farstep.membership.records import TEXT_CHARACTERS_MAX, Generation, MemberInfo, Record, Wants
 
 __all__ = [
     "DrainNotice",
@@ -185,7 +185,6 @@ class MemberCore:
             leaving=self.leaving,
             step=self.step,
             certified=tuple(self._certified),
-            entries=tuple(entry for entries in self._entries.values() for entry in entries.values()),
         )
 
     def heartbeat(self, now_ns: int) -> wire.Heartbeat:
@@ -222,7 +221,7 @@ class MemberCore:
 
     def leave(self, reason: str, *, finished: bool = False, step: int | None = None) -> None:
         """Says that this member wants out, or that the run is at its end."""
-        self.leaving = reason or "leaves"
+        self.leaving = reason[:TEXT_CHARACTERS_MAX] or "leaves"
         message = wire.Leave(reason=self.leaving, finished=finished, step=step)
         if finished:
             self._finish = message
@@ -237,7 +236,7 @@ class MemberCore:
         """Says that a process of this host has exited."""
         if member_id not in self._certified:
             self._certified.append(member_id)
-            del self._certified[:-256]
+            del self._certified[: -wire.CERTIFICATES_MAX]
         self._say(wire.DeathCertificate(member_id=member_id))
 
     def request(self, to: str, payload: dict[str, Any]) -> None:
@@ -279,6 +278,8 @@ class MemberCore:
         self.waiting = None
         if message.generation is not None:
             self._commit(message.generation)
+        for entries in self._entries.values():
+            self.outbox.extend(wire.StoreSet(entry=entry) for entry in entries.values())
         if self._report is not None:
             self.outbox.append(self._report)
         if self._finish is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from farstep.membership.records import (
     Ballot,
@@ -42,8 +42,14 @@ PROTOCOL_VERSION = 1
 MESSAGE_BYTES_MAX = 1 << 20
 """Longest message; the longest sent, a generation of a few hundred members, stays below a third of it."""
 
-ENTRIES_MAX = 1024
-"""Most store entries a member says again after it has connected."""
+CERTIFICATES_MAX = 256
+"""Most deaths of its host that a member says again after it has connected."""
+
+FIGURES_MAX = 64
+"""Most figures of a heartbeat, and most fields of an event or a request."""
+
+NAME_CHARACTERS_MAX = 64
+"""Longest name of a figure, a field or an event."""
 
 VALUE_CHARACTERS_MAX = 1 << 17
 """Longest value of a store entry, in base64."""
@@ -57,11 +63,13 @@ CLOSE_REFUSED = 4002
 CLOSE_SLOW = 4003
 """The member did not read what it was sent; it may connect again."""
 
-Figures = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[float, Field(allow_inf_nan=True)]],
-    Field(max_length=64),
-]
-Fields = Annotated[dict[Annotated[str, Field(max_length=64)], Any], Field(max_length=64)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Number = Annotated[int, Field(ge=0, le=2**53)]
+"""Number of a generation."""
+
+ShortName = Annotated[str, Field(max_length=NAME_CHARACTERS_MAX)]
+Figures = Annotated[dict[ShortName, float], Field(max_length=FIGURES_MAX)]
+Fields = Annotated[dict[ShortName, Any], Field(max_length=FIGURES_MAX)]
 StoreName = Annotated[str, Field(max_length=512)]
 
 
@@ -102,23 +110,22 @@ class Hello(Record):
     """Promised for the generation after `generation`; only saves a proposer a refusal."""
     was_member: bool = False
     """Whether this incarnation has ever been part of a generation."""
-    ready_step: NonNegativeInt | None = None
+    ready_step: Count | None = None
     """Step of the state it holds, if that is complete."""
     leaving: Text | None = None
-    step: NonNegativeInt | None = None
-    certified: Annotated[tuple[MemberId, ...], Field(max_length=ENTRIES_MAX)] = ()
+    step: Count | None = None
+    certified: Annotated[tuple[MemberId, ...], Field(max_length=CERTIFICATES_MAX)] = ()
     """Members of this host known to have exited."""
-    entries: Annotated[tuple[StoreEntry, ...], Field(max_length=ENTRIES_MAX)] = ()
 
 
 class Heartbeat(Record):
     """Sent at a fixed interval; carries the newest figures."""
 
     kind: Literal["heartbeat"] = "heartbeat"
-    sequence: NonNegativeInt = 0
-    rtt_ns: NonNegativeInt | None = None
+    sequence: Count = 0
+    rtt_ns: Count | None = None
     """Round-trip time that the member measured last."""
-    step: NonNegativeInt | None = None
+    step: Count | None = None
     figures: Figures = Field(default_factory=dict)
 
 
@@ -126,7 +133,7 @@ class Promise(Record):
     """The acceptor will accept nothing below `ballot`; `accepted` is what it had accepted already."""
 
     kind: Literal["promise"] = "promise"
-    number: int
+    number: Number
     ballot: Ballot
     accepted: Accepted | None = None
 
@@ -143,7 +150,7 @@ class AcceptedReply(Record):
     """The acceptor has accepted the generation proposed under `ballot`."""
 
     kind: Literal["accepted"] = "accepted"
-    number: int
+    number: Number
     ballot: Ballot
 
 
@@ -151,7 +158,7 @@ class Rejected(Record):
     """The acceptor has promised a higher ballot to another proposer."""
 
     kind: Literal["rejected"] = "rejected"
-    number: int
+    number: Number
     ballot: Ballot
     promised: Ballot
 
@@ -167,7 +174,7 @@ class FailureReport(Record):
     """A step failed although nobody was seen to die."""
 
     kind: Literal["failure_report"] = "failure_report"
-    generation: int
+    generation: Number
     suspects: Annotated[tuple[MemberId, ...], Field(max_length=64)] = ()
     reason: Text = ""
     evict: bool = False
@@ -178,7 +185,7 @@ class Ready(Record):
     """The member holds the complete state of this step; None: not any more."""
 
     kind: Literal["ready"] = "ready"
-    step: NonNegativeInt | None = None
+    step: Count | None = None
 
 
 class Leave(Record):
@@ -187,7 +194,7 @@ class Leave(Record):
     kind: Literal["leave"] = "leave"
     reason: Text = ""
     finished: bool = False
-    step: NonNegativeInt | None = None
+    step: Count | None = None
     """Number of steps the finished run has committed."""
 
 
@@ -219,9 +226,9 @@ class EventRecord(Record):
     kind: Literal["event"] = "event"
     event: Annotated[str, Field(max_length=64)]
     fields: Fields = Field(default_factory=dict)
-    serial: NonNegativeInt = 0
+    serial: Count = 0
     """Number of the event at this member; told again until a coordinator has noted it."""
-    age_ns: NonNegativeInt = 0
+    age_ns: Count = 0
     """How long ago it happened when it was sent."""
 
 
@@ -243,8 +250,8 @@ class HeartbeatReply(Record):
     """Tells a member that its coordinator lives, and whether it can decide anything."""
 
     kind: Literal["heartbeat_reply"] = "heartbeat_reply"
-    sequence: NonNegativeInt = 0
-    event_serial: NonNegativeInt = 0
+    sequence: Count = 0
+    event_serial: Count = 0
     """Of the latest event that has come from the member."""
     is_lonely: bool = False
     """Too few voters are connected here to decide anything; try another coordinator."""
@@ -261,7 +268,7 @@ class Prepare(Record):
     """Coordinator to acceptor: promise to accept nothing below `ballot` for this generation."""
 
     kind: Literal["prepare"] = "prepare"
-    number: int
+    number: Number
     ballot: Ballot
 
 
@@ -306,7 +313,7 @@ class Ended(Record):
 
     kind: Literal["ended"] = "ended"
     reason: Text = ""
-    step: NonNegativeInt | None = None
+    step: Count | None = None
     """Number of steps it has committed."""
 
 

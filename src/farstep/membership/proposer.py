@@ -212,7 +212,10 @@ class Proposer(Succession):
             self._effects.append(Send(link, wire.Ended(reason=self.ended, step=self._final_step)))
         if self.waiting is not None:
             self._effects.append(Send(link, wire.Waiting(text=self.waiting)))
-        self._exchange_entries(item, hello)
+        if item.wants != "observer":
+            for owner, entry in self._bulletin:
+                if owner != item.member_id:
+                    self._effects.append(Send(link, wire.StoreValue(entry=entry)))
         if (question := self._election.question_for(item.member_id)) is not None:
             self._effects.append(Send(link, question))
 
@@ -298,15 +301,6 @@ class Proposer(Succession):
         self._effects.append(Send(link, refused))
         self._effects.append(Hangup(link, wire.CLOSE_REFUSED, reason[:100]))
         self._effects.append(Note("refused", {"reason": reason}, hello.info.name if hello else None))
-
-    def _exchange_entries(self, item: Attendance, hello: wire.Hello) -> None:
-        assert item.link is not None
-        for entry in hello.entries:
-            self._post(item, entry)
-        if item.wants != "observer":
-            for owner, entry in self._bulletin:
-                if owner != item.member_id:
-                    self._effects.append(Send(item.link, wire.StoreValue(entry=entry)))
 
     # ---- other messages ----
 

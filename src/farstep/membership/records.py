@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from farstep.membership.process import process_identity
 
@@ -67,7 +67,7 @@ def name_of(member_id: str) -> str:
 class Record(BaseModel):
     """Base of all records: frozen, and without room for what is not declared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 class Ballot(NamedTuple):
@@ -84,8 +84,8 @@ class MemberInfo(Record):
     name: Name
     site: Annotated[str, Field(max_length=64)] = ""
     host: Annotated[str, Field(max_length=255)] = ""
-    pid: NonNegativeInt = 0
-    num_ranks: PositiveInt = 1
+    pid: Annotated[int, Field(ge=0, le=2**31)] = 0
+    num_ranks: Annotated[int, Field(ge=1, le=2**20)] = 1
     """Ranks inside the replica group."""
     process: Annotated[str, Field(max_length=128)] = ""
     """Identity of the process on its host, by which others there can ask the kernel whether it has exited
@@ -144,7 +144,7 @@ class Generation(Record):
     """A numbered membership. Whoever holds one knows that it was decided; proposals have the same type."""
 
     run_id: RunId
-    number: PositiveInt
+    number: Annotated[int, Field(ge=1, le=2**53)]
     ballot: Ballot
     """Under which it was first proposed; tells apart proposals with one number."""
     previous: Annotated[str, Field(max_length=32)] = ""
@@ -221,6 +221,9 @@ class MembershipConfig(Record):
     """Generation 1 waits so long, counted from its first member, for the expected groups."""
     silence_s: PositiveFloat = 1.2
     """A member that is connected but not heard for so long is given up."""
+    start_silence_s: PositiveFloat = 10.0
+    """The same for a member that has not reported a step yet and does not hold the state of one: imports and
+    compilers keep the interpreter to themselves for seconds. A process that dies is noticed at once all the same."""
     heartbeat_s: PositiveFloat = 0.1
     """Interval of a member's heartbeats, and of its attempts to connect."""
     return_s: PositiveFloat = 0.7

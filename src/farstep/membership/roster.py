@@ -163,10 +163,15 @@ class Roster:
             item.last_heard_ns += pause_ns
             item.absent_since_ns += pause_ns
 
+    def silence_s(self, item: Attendance) -> float:
+        """Returns how long a connected member may be silent."""
+        is_starting = item.step is None and item.ready_step is None
+        return max(self.config.start_silence_s if is_starting else 0.0, self.config.silence_s)
+
     def deadline_ns(self, item: Attendance) -> int:
         """Returns when a member counts as gone unless it is heard before."""
         if item.link is not None:
-            return item.last_heard_ns + _ns(self.config.silence_s)
+            return item.last_heard_ns + _ns(self.silence_s(item))
         match item.absence:
             case Absence.UNSEEN:
                 grace_ns = _ns(self.config.return_s)
@@ -202,7 +207,7 @@ class Roster:
         if item.member_id in self.certified:
             return "its process has exited"
         if item.link is not None:
-            return f"silent for {self.config.silence_s:g} s although connected"
+            return f"silent for {self.silence_s(item):g} s although connected"
         return str(item.absence)
 
     def people(self, generation: Generation, now_ns: int) -> dict[str, Person]:

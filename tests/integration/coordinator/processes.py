@@ -44,6 +44,7 @@ def say(**fields):
     print(json.dumps({"t": time.time(), **fields}), flush=True)
 member = MembershipClient(settings["coordinators"], MemberInfo.create(settings["name"]), wants=settings["wants"])
 member.on_generation(lambda g: say(number=g.number, seats=[s.name for s in g.seats], urgent=g.is_urgent))
+member.report_progress(0)
 if settings["wants"] == "spare":
     member.announce_ready(0)
 def hog():
@@ -143,6 +144,7 @@ class Stage:
         """Makes a member inside this process; kernels cannot tell it from others here."""
         info = MemberInfo.create(name).model_copy(update={"process": ""})
         client = MembershipClient(coordinators, info, **more)
+        client.report_progress(0)
         self.clients.append(client)
         return client
 

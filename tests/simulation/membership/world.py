@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farstep.membership import messages as wire
+from farstep.membership.client import LONELY_FIRST_FACTOR, LONELY_S
 from farstep.membership.effects import AskKernel, Hangup, Note, Send
 from farstep.membership.member import GenerationNotice, MemberCore, RefusalNotice, SplitNotice
 from farstep.membership.proposer import Proposer
@@ -83,6 +84,8 @@ class Member:
     next_address: int = 0
     last_heard_ns: int = 0
     lonely_until_ns: int = 0
+    num_lonely: int = 0
+    connected_ns: int = 0
     was_evicted: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)
     committed_ns: dict[int, int] = field(default_factory=dict)
@@ -190,6 +193,7 @@ class World:
             member_id=f"{name}/{serial:08x}", name=name, host=host, process=f"boot:{host}:{serial}:1"
         )
         core = MemberCore(info, self.config.run, wants, ask_kernel=lambda process: self._ask(process, host))
+        core.step = 0  # it trains: the limit for those that still start does not hold
         if is_ready:
             core.announce_ready(0)
         addresses = list(range(len(self.places)))
@@ -389,10 +393,15 @@ class World:
             return
         if not member.core.is_lonely:
             member.lonely_until_ns = 0
+            if member.core.is_welcome and self.now_ns - member.connected_ns > 200 * MS:
+                member.num_lonely = 0
         elif not member.lonely_until_ns:
-            member.lonely_until_ns = self.now_ns + self.draw.randint(200, 400) * MS
+            is_first = member.num_lonely > 1 and line.place.number == 0
+            stay_s = self.draw.uniform(*LONELY_S) * (LONELY_FIRST_FACTOR if is_first else 1)
+            member.lonely_until_ns = self.now_ns + round(stay_s * S)
         elif self.now_ns >= member.lonely_until_ns and len(self.places) > 1:
             member.lonely_until_ns = 0
+            member.num_lonely += 1
             member.next_address += 1
             self._close(line, from_member=True)
             return
@@ -412,7 +421,7 @@ class World:
         line = Line(next(self._line_numbers), member, place)
         place.lines[line.number] = line
         member.line = line
-        member.last_heard_ns = self.now_ns
+        member.last_heard_ns = member.connected_ns = self.now_ns
         self._up(line, member.core.hello())
 
     def _hear(self, line: Line, message: object, *, is_echo: bool = False) -> None:
