@@ -26,7 +26,6 @@ def _run_flow(prepared: Prepared) -> SimResult:
         FlowSimulator,
         FlowsStalled,
         ignored_knobs,
-        limits_of,
         settings_of,
     )
     from farstep.sim.run import SimulationStalled
@@ -50,17 +49,24 @@ def _run_flow(prepared: Prepared) -> SimResult:
             on_progress=_telling(prepared),
         )
     except FlowsStalled as error:
+        error.result.meta["limits"] = _limits(prepared)
         raise SimulationStalled(str(error), error.result) from error
-    sizes = tasks.size_bytes[tasks.is_flow]
-    flow_bytes = float(np.median(sizes)) if len(sizes) else None
-    result.meta["limits"] = limits_of(
+    result.meta["limits"] = _limits(prepared)
+    return result
+
+
+def _limits(prepared: Prepared) -> list[str]:
+    """What is known of the flow level's accuracy here."""
+    from farstep.sim.flow import limits_of
+
+    sizes = prepared.tasks.size_bytes[prepared.tasks.is_flow]
+    return limits_of(
         prepared.transport.name,
         prepared.workloads,
-        flow_bytes=flow_bytes,
+        flow_bytes=float(np.median(sizes)) if len(sizes) else None,
         has_faults=bool(prepared.actions),
         topology=prepared.topology,
     )
-    return result
 
 
 def _run_packet(prepared: Prepared) -> SimResult:

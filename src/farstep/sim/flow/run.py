@@ -124,7 +124,7 @@ class FlowRun:
                 upcoming = min(upcoming, self._starts[0][0])
             moment = min(upcoming, state.next_ns)
             if np.isinf(moment):
-                raise FlowsStalled(self._what_waits(), self._result(active.now_ns))
+                raise self._stalled()
             if moment > end_ns:
                 break
             if state.next_ns <= upcoming:
@@ -279,6 +279,11 @@ class FlowRun:
         return settings.collisions * queueing, settings.backoff * held_back
 
     # -- what came of it -----------------------------------------------------------------------------------
+
+    def _stalled(self) -> FlowsStalled:
+        """What is raised when nothing can happen any more; flows on their way then still arrive."""
+        last = float(np.fmax.reduce(self._order.finish_ns, initial=0.0))
+        return FlowsStalled(self._what_waits(), self._result(max(self._active.now_ns, last)))
 
     def _what_waits(self) -> str:
         """Says what is left when nothing happens any more: flows that have no rate and no repair to wait for."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.queues import DONE_BITS, LinkQueues, aligned_paths
 from farstep.sim.flow.rows import BITS_PER_BYTE
-from farstep.sim.flow.run import FlowRun, FlowsStalled
+from farstep.sim.flow.run import FlowRun
 from farstep.sim.flow.senders import Dcqcn, Feedback, Senders
 from farstep.sim.flow.series import RateSeries
 from farstep.sim.flow.tcp import TcpSenders
@@ -227,7 +227,7 @@ class SteppedRun(FlowRun):
             self._take_in(moment)
             if len(active) and not self._starts and self._is_stuck(active):
                 if not np.isfinite(state.next_ns):
-                    raise FlowsStalled(self._what_waits(), self._result(active.now_ns))
+                    raise self._stalled()
                 moment = max(moment, min(state.next_ns, end_ns))
             ending, finish = active.step(moment)
             self._num_events += len(ending)
