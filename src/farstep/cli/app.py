@@ -17,6 +17,7 @@ from farstep.cli import (
     members,
     report,
     reproduce,
+    resume,
     simulate,
     sweep,
     train,
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("resume")(resume.resume)
 app.command("coordinator")(coordinator.coordinator)
 app.command("certificates")(coordinator.certificates)
 app.command("status")(members.status)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from farstep.train.orders import TorchrunPlace
     from farstep.train.result import RunResult
 
-__all__ = ["train"]
+__all__ = ["run_to_end", "train"]
 
 PLAIN_LINES = 40
 """Lines of progress of a whole run where no live display is shown."""
@@ -58,18 +58,34 @@ def train(
         if find_spec("torch") is None:
             raise CommandError("torch is not installed", status=LOCAL, hint='pip install "farstep[train]"')
         place = TorchrunPlace.from_environment(os.environ)
-        _run(config, place, plain=plain, with_report=not no_report)
+        run_to_end(config, place, plain=plain, with_report=not no_report)
     except ConfigError as error:
         raise CommandError(str(error), status=USAGE) from error
     except RunFailed as error:
         raise CommandError(str(error), status=REMOTE) from error
 
 
-def _run(config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool, with_report: bool) -> None:
+def run_to_end(
+    config: "RunConfig",
+    place: "TorchrunPlace | None",
+    *,
+    plain: bool,
+    with_report: bool,
+    resume: Path | None = None,
+) -> None:
+    """Runs a configuration, shows it, and ends the command as the run ended.
+
+    Args:
+        config: the run.
+        place: this process's place under torchrun, if it was started by it.
+        plain: lines instead of a live display.
+        with_report: whether to write the HTML report.
+        resume: folder of an earlier run to go on from.
+    """
     from farstep.train.launcher import launch, launch_under_torchrun
 
     if place is not None and place.rank != 0:  # the first rank tells the user
-        _, has_finished = launch_under_torchrun(config, place)
+        _, has_finished = launch_under_torchrun(config, place, resume=resume)
         raise typer.Exit(0 if has_finished else REMOTE)
     for note in config.faults_too_late():
         print(f"note: {note}", file=sys.stderr)
@@ -89,10 +105,10 @@ def _run(config: "RunConfig", place: "TorchrunPlace | None", *, plain: bool, wit
         warnings.showwarning = warn
         if place is not None:
             result, _ = launch_under_torchrun(
-                config, place, listeners=[display.on_record], on_folder=announce
+                config, place, listeners=[display.on_record], on_folder=announce, resume=resume
             )
         else:
-            result = launch(config, listeners=[display.on_record], on_folder=announce)
+            result = launch(config, listeners=[display.on_record], on_folder=announce, resume=resume)
     assert result is not None
     _conclude(result, display.timeline, with_report=with_report)
 

@@ -67,6 +67,8 @@ class RunStart(Event):
     sites: dict[str, list[int]] = Field(default_factory=dict)
     """Ranks at each site, by site name."""
     steps_planned: NonNegativeInt | None = None
+    first_step: NonNegativeInt = 0
+    """Step with which it goes on: 0, unless it was resumed from a checkpoint."""
     parameters: NonNegativeInt | None = None
     tokens_per_step: NonNegativeInt | None = None
     """Tokens of one step over all ranks."""
@@ -154,6 +156,24 @@ class Eval(Event):
     """Nats per token."""
 
 
+class Checkpoint(Event):
+    """Something became of a checkpoint."""
+
+    kind: ClassVar[str] = "checkpoint"
+
+    action: Literal["saved", "failed", "removed", "broken", "loaded"]
+    step: NonNegativeInt | None = None
+    """How many steps had been committed when it was taken."""
+    path: str | None = None
+    bytes: NonNegativeInt | None = None
+    stall_s: float | None = None
+    """How long the step waited for the copy."""
+    write_s: float | None = None
+    """How long it took to write, in the background."""
+    cause: str | None = None
+    """Why there is none, or what is wrong with it."""
+
+
 class RunEnd(Event):
     """Last event of a run that ended by its own will, well or badly."""
 
@@ -177,7 +197,8 @@ class RunEnd(Event):
 
 
 EVENT_KINDS: dict[str, type[Event]] = {
-    model.kind: model for model in (RunStart, Step, PathSample, PathStateChange, FaultEvent, Eval, RunEnd)
+    model.kind: model
+    for model in (RunStart, Step, PathSample, PathStateChange, FaultEvent, Eval, Checkpoint, RunEnd)
 }
 """Every kind of event by the name it has in the file."""
 

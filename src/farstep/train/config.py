@@ -58,6 +58,9 @@ class RunSection(Section):
     eval_windows: int = Field(
         default=128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks"
     )
+    checkpoint_every_steps: int = Field(
+        default=0, ge=0, description="steps between checkpoints in the run's folder; 0: none"
+    )
     threads_per_rank: int = Field(default=1, ge=1, le=1024, description="CPU threads each rank computes with")
 
 

@@ -6,6 +6,7 @@ their own, so that Ctrl-C reaches this process alone, which then asks all ranks 
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -25,12 +26,15 @@ from farstep.train.orders import Orders, TorchrunPlace
 from farstep.train.result import RunResult
 from farstep.train.supervisor import Supervisor
 
-__all__ = ["launch", "launch_under_torchrun", "make_folder"]
+__all__ = ["CHECKPOINTS", "launch", "launch_under_torchrun", "make_folder"]
 
 Listener = Callable[[Record], None]
 
 TERMINATE_S = 2.0
 """Ranks get this long to end by themselves before they are killed."""
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in that of a run."""
 
 FOLDERS_MAX = 1000
 """Runs that may begin in one second in one folder."""
@@ -41,11 +45,13 @@ def launch(
     *,
     listeners: Iterable[Listener] = (),
     on_folder: Callable[[Path], None] = lambda folder: None,
+    resume: Path | None = None,
 ) -> RunResult:
     """Runs all ranks as child processes and waits for the end.
 
     Args:
         config: the run.
+        resume: folder of an earlier run, whose newest checkpoint is gone on from.
         listeners: are called with every record of the event log.
         on_folder: called with the folder of the run's records once it exists.
 
@@ -59,9 +65,13 @@ def launch(
     _check_bind_host(config.network.bind_host)
     corpus = _corpus(config)
     folder = make_folder(config.run.out)
+    checkpoints = _checkpoints(config, folder, resume)
     on_folder(folder)
     supervisor = Supervisor(config, corpus, folder, listeners=listeners)
-    with _stop_on_signal(supervisor), _LocalRanks(config, supervisor, folder / "logs") as ranks:
+    ranks = _LocalRanks(
+        config, supervisor, folder / "logs", checkpoints=checkpoints, resumes=resume is not None
+    )
+    with _stop_on_signal(supervisor), ranks:
         return supervisor.run(ranks)
 
 
@@ -71,6 +81,7 @@ def launch_under_torchrun(
     *,
     listeners: Iterable[Listener] = (),
     on_folder: Callable[[Path], None] = lambda folder: None,
+    resume: Path | None = None,
 ) -> tuple[RunResult | None, bool]:
     """Runs the one rank that this process is; rank 0 watches over the others as well.
 
@@ -79,6 +90,7 @@ def launch_under_torchrun(
         place: this process's place in the group.
         listeners: are called with every record, on rank 0 alone.
         on_folder: called on rank 0 with the folder of the run's records once it exists.
+        resume: folder of an earlier run, seen by every rank, whose newest checkpoint is gone on from.
 
     Returns:
         On rank 0 how the run ended, and whether this rank has finished; rank 0 tells why if not.
@@ -97,6 +109,7 @@ def launch_under_torchrun(
     supervisor: Supervisor | None = None
     if place.rank == 0:
         folder = make_folder(config.run.out)
+        store.set("checkpoints", _checkpoints(config, folder, resume) or "")
         on_folder(folder)
         supervisor = Supervisor(
             config, corpus, folder, listeners=listeners, host=_reachable(place.master_host)
@@ -109,6 +122,8 @@ def launch_under_torchrun(
         control_address=(host, int(port)),
         token=token,
         store_address=("", 0),
+        checkpoints=store.get("checkpoints").decode() or None,
+        resumes=resume is not None,
     )
     if supervisor is None:
         failure = run_rank(orders, lambda: store, is_own_process=False)
@@ -144,6 +159,23 @@ def make_folder(out: str) -> Path:
             ) from error
         return folder
     raise ConfigError(f"run.out = {out!r}: holds too many runs of this second")
+
+
+def _checkpoints(config: RunConfig, folder: Path, resume: Path | None) -> str | None:
+    """Returns where the checkpoints of a run are: in its folder, or in that of the run it goes on from.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
+    """
+    if not config.run.checkpoint_every_steps and resume is None:
+        return None
+    checkpoints = folder.resolve() / CHECKPOINTS
+    if resume is not None:  # both folders then show all of them
+        try:
+            checkpoints.symlink_to(os.path.relpath((resume / CHECKPOINTS).resolve(), folder.resolve()))
+        except OSError as error:
+            raise ConfigError(f"run.out: {folder} cannot be written to: {error.strerror or error}") from error
+    return str(checkpoints)
 
 
 def _check_bind_host(host: str) -> None:
@@ -199,8 +231,12 @@ def _stop_on_signal(supervisor: Supervisor) -> Iterator[None]:
 class _LocalRanks:
     """The rank processes of a run on this machine; what they say goes to one file each."""
 
-    def __init__(self, config: RunConfig, supervisor: Supervisor, logs: Path) -> None:
+    def __init__(
+        self, config: RunConfig, supervisor: Supervisor, logs: Path, *, checkpoints: str | None, resumes: bool
+    ) -> None:
         self._config = config
+        self._checkpoints = checkpoints
+        self._resumes = resumes
         self._supervisor = supervisor
         self._logs = logs
         self._exits: dict[int, str] = {}
@@ -262,6 +298,8 @@ class _LocalRanks:
             token=self._supervisor.token,
             store_address=listener.getsockname()[:2],
             store_fd=listener.fileno() if rank == 0 else None,
+            checkpoints=self._checkpoints,
+            resumes=self._resumes,
         )
 
     def _read_exits(self) -> None:

@@ -23,6 +23,10 @@ class Orders:
     """Where the store listens through which ranks exchange addresses."""
     store_fd: int | None = None
     """Listening socket inherited by the rank that serves the store."""
+    checkpoints: str | None = None
+    """Folder of the run's checkpoints; None if there are none."""
+    resumes: bool = False
+    """Whether to go on from the newest of them."""
 
     def to_json(self) -> str:
         """Returns the orders as one line."""

@@ -217,6 +217,7 @@ class Supervisor:
             replicas=config.num_ranks,
             sites=sites,
             steps_planned=config.run.steps,
+            first_step=said.get("first_step", 0),
             parameters=said["num_parameters"],
             tokens_per_step=config.num_ranks * config.data.batch_per_group * config.model.context_bytes,
             text_name=self._corpus.name,

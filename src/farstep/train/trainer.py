@@ -6,8 +6,9 @@ runs, whatever the network did. What leaves the loop leaves through the `Observe
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from farstep.train.model import ByteTransformer, next_byte_loss
 from farstep.train.policies.synchronous import Decision, SynchronousPolicy
 from farstep.train.state_hash import state_hash
 
-__all__ = ["Observer", "Outcome", "StepReport", "Trainer"]
+__all__ = ["Keeper", "LoopState", "Observer", "Outcome", "StepReport", "Trainer"]
 
 REFUSED_STEPS_MAX = 10
 """So many steps in a row that no replica could apply mean that training has diverged for good."""
@@ -74,6 +75,48 @@ class Observer(Protocol):
         """Whether this rank was asked to end the run after the current step."""
 
 
+class Keeper(Protocol):
+    """Keeps the state of the loop, now and then, so that a run can be resumed."""
+
+    def resume(self, state: "LoopState") -> None:
+        """Restores what was kept last, if the run is to be resumed."""
+
+    def at_boundary(self, state: "LoopState", *, is_last: bool) -> None:
+        """So many steps are done; may keep the state."""
+
+
+class LoopState:
+    """Everything that steps change, as checkpoints see it.
+
+    Args:
+        model: the replica.
+        optimizer: its optimizer.
+    """
+
+    def __init__(self, model: ByteTransformer, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.committed = 0
+        """Steps done."""
+        self.refused = 0
+        """How many of the last steps in a row no replica could apply."""
+
+    def capture(self) -> dict[str, Any]:
+        """Returns the state; tensors are not copied."""
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": {"committed": self.committed, "refused": self.refused},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state by a captured one."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.committed = int(state["progress"]["committed"])
+        self.refused = int(state["progress"]["refused"])
+
+
 class Trainer:
     """Trains one replica in lockstep with the others.
 
@@ -82,9 +125,17 @@ class Trainer:
         corpus: the text, the same on every rank.
         collective: all ranks.
         observer: is told what happens.
+        keeper: keeps the state now and then, and has what an earlier run kept; None keeps nothing.
     """
 
-    def __init__(self, config: RunConfig, corpus: Corpus, collective: Collective, observer: Observer) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        collective: Collective,
+        observer: Observer,
+        keeper: Keeper | None = None,
+    ) -> None:
         torch.set_num_threads(config.run.threads_per_rank)
         self._config = config
         self._collective = collective
@@ -97,7 +148,15 @@ class Trainer:
         self._sampler = Sampler(corpus.train, seed=config.run.seed, context_bytes=config.model.context_bytes)
         windows = held_out_windows(corpus, config.model.context_bytes, config.run.eval_windows)
         self._held_out = torch.from_numpy(windows[collective.rank :: collective.num_ranks].copy())
-        self._refused = 0
+        self._keeper = keeper
+        self._state = LoopState(self.model, self.optimizer)
+        if keeper is not None:
+            keeper.resume(self._state)
+
+    @property
+    def first_step(self) -> int:
+        """Step with which the run goes on: 0, unless it was resumed."""
+        return self._state.committed
 
     @property
     def gradient_bytes(self) -> int:
@@ -117,13 +176,16 @@ class Trainer:
             RunFailed: the loss diverged.
         """
         num_steps = self._config.run.steps
-        held_out_loss = self._evaluate(0)
-        steps, loss, goes_on = 0, None, True
+        steps, loss, goes_on = self._state.committed, None, True
+        held_out_loss = self._evaluate(steps)
         policy = SynchronousPolicy(self._collective)
         while goes_on and steps < num_steps:
             report, goes_on = self._step(policy, steps)
             steps, loss = steps + 1, report.loss
+            self._state.committed = steps
             self._observer.on_step(report)
+            if self._keeper is not None:
+                self._keeper.at_boundary(self._state, is_last=not goes_on or steps == num_steps)
             is_due = steps % self._config.run.eval_every_steps == 0 or steps == num_steps
             if goes_on and is_due:
                 held_out_loss = self._evaluate(steps)
@@ -174,14 +236,14 @@ class Trainer:
 
     def _apply(self, decision: Decision, step: int, norm: float) -> None:
         if not decision.is_committed:
-            self._refused += 1
-            if self._refused >= REFUSED_STEPS_MAX:
+            self._state.refused += 1
+            if self._state.refused >= REFUSED_STEPS_MAX:
                 raise RunFailed(
-                    f"{self._refused} steps in a row had no finite gradient (the last was step {step}); "
+                    f"{self._state.refused} steps in a row had no finite gradient (the last was step {step}); "
                     f"a lower optimizer.learning_rate than {self._config.optimizer.learning_rate:g} may help"
                 )
             return
-        self._refused = 0
+        self._state.refused = 0
         clip = self._config.optimizer.clip_norm
         if norm > clip:
             self._buckets.scale(clip / norm)

@@ -17,7 +17,6 @@ from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from farstep.collectives import Communicator, CommunicatorSettings, Handle
 from farstep.collectives.torch_backend.store import TorchStore
 from farstep.engine import (
-    Connection,
     ConnectionFailed,
     Endpoint,
     EndpointProfile,
@@ -45,20 +44,6 @@ SAMPLE_INTERVAL_S = 0.2
 """How often paths are sampled: short enough to show a cut, long enough to cost nothing."""
 
 
-class MeteredEndpoint(Endpoint):
-    """An endpoint that remembers its connections, so that their paths can be sampled."""
-
-    def __init__(self, ports: list[PortConfig], *, profile: EndpointProfile, name: str, site: str) -> None:
-        self.connections: list[Connection] = []
-        super().__init__(ports, profile=profile, name=name, site=site)
-
-    def create_connection(self, *, peer_name: str = "") -> Connection:
-        """Reserves a connection and remembers it."""
-        connection = super().create_connection(peer_name=peer_name)
-        self.connections.append(connection)
-        return connection
-
-
 class MrcCollective:
     """All ranks of a run, joined by one communicator on an endpoint of its own.
 
@@ -83,7 +68,7 @@ class MrcCollective:
         ports = [PortConfig(config.network.bind_host, plane=plane) for plane in range(config.num_planes)]
         profile = EndpointProfile(mtu_bytes=transport.mtu_bytes, burst_segments=transport.burst_segments)
         profile = replace(profile, ev=replace(profile.ev, share=transport.share))
-        self._endpoint = MeteredEndpoint(ports, profile=profile, name=f"rank{rank}", site=sites[rank])
+        self._endpoint = Endpoint(ports, profile=profile, name=f"rank{rank}", site=sites[rank])
         control.send("ports", ports=self._endpoint.ports)
         for index, addresses in enumerate(control.wait_answer(ADDRESSES_TIMEOUT_S)["public"]):
             public = {site: (str(host), int(port)) for site, (host, port) in addresses.items()}

@@ -4,6 +4,7 @@ A rank never outlives its supervisor: when the line to it ends, the rank gives u
 and if that does not end it within seconds, the process ends itself.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -20,7 +21,7 @@ from farstep.train.data import load_corpus
 from farstep.train.errors import RunFailed
 from farstep.train.orders import Orders
 from farstep.train.state_hash import state_hash
-from farstep.train.trainer import StepReport, Trainer
+from farstep.train.trainer import Keeper, StepReport, Trainer
 from farstep.train.transport import TRANSPORT_ERRORS, UNREACHABLE_ERRORS, MrcCollective
 
 __all__ = ["RANK_FAILED", "run_rank"]
@@ -70,6 +71,10 @@ class RankObserver:
         """Reports a held-out loss."""
         self._event("eval", step=step, loss=loss)
 
+    def on_checkpoint(self, **fields: Any) -> None:
+        """Reports what became of a checkpoint."""
+        self._event("checkpoint", **fields)
+
     def should_stop(self) -> bool:
         """Whether the user asked to stop."""
         return self._stop.is_set()
@@ -110,17 +115,20 @@ class _Rank:
             held_out_fraction=config.data.held_out_fraction,
             context_bytes=config.model.context_bytes,
         )
-        with MrcCollective(config, rank, store, control) as collective:
+        with contextlib.ExitStack() as stack:
+            collective = stack.enter_context(MrcCollective(config, rank, store, control))
             self.collective = collective
             if self.abort_reason is not None:
                 raise RunFailed(self.abort_reason)
-            trainer = Trainer(config, corpus, collective, self.observer)
+            keeper = self._open_keeper(stack)
+            trainer = Trainer(config, corpus, collective, self.observer, keeper)
             control.send(
                 "ready",
                 num_parameters=trainer.num_parameters,
                 gradient_bytes=trainer.gradient_bytes,
                 torch_version=torch.__version__,
                 state_hash=state_hash(trainer.model, trainer.optimizer),
+                first_step=trainer.first_step,
             )
             control.wait_answer(START_TIMEOUT_S)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICE)
@@ -134,6 +142,13 @@ class _Rank:
                 held_out_loss=outcome.held_out_loss,
                 state_hash=outcome.state_hash,
             )
+
+    def _open_keeper(self, stack: contextlib.ExitStack) -> Keeper | None:
+        if self.orders.checkpoints is None:
+            return None
+        from farstep.train.kept import KeptCheckpoints  # what it imports takes a second
+
+        return stack.enter_context(KeptCheckpoints(self.orders, self.observer.on_checkpoint))
 
 
 def run_rank(orders: Orders, open_store: Callable[[], Store], *, is_own_process: bool) -> str | None:

@@ -7,6 +7,7 @@ import pytest
 
 from farstep.observe.events import (
     EVENT_KINDS,
+    Checkpoint,
     Eval,
     EventLog,
     EventLogError,
@@ -46,6 +47,8 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 def test_every_kind_survives_a_round_trip() -> None:
     records = list(fake_run(num_steps=8, cut=(3, 5)))
+    saved = Checkpoint(action="saved", step=4, path="checkpoints/step-4", bytes=99, stall_s=0.01, write_s=2.5)
+    records.append(Record(7, "2026-03-01T12:00:00+00:00", None, saved))
     assert {record.event.kind for record in records} | {"eval"} == set(EVENT_KINDS)
     for record in records:
         assert record_from_json(record.to_json()) == record

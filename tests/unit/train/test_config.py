@@ -27,7 +27,7 @@ MISTAKES = {
     "unknown key, nothing like it": (
         "[run]\nfoo = 3",
         "run.toml: run.foo = 3: unknown key; valid here: seed, steps, out, eval_every_steps, eval_windows, "
-        "threads_per_rank",
+        "checkpoint_every_steps, threads_per_rank",
     ),
     "unknown section": (
         "[modle]\nlayers = 3",

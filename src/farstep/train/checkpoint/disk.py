@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,6 @@ from farstep.train.checkpoint.manifest import STATE_NAME
 from farstep.train.checkpoint.saver import OnEvent, SaveHandle, Saver
 from farstep.train.checkpoint.tensors import tensor_names
 from farstep.train.checkpoint.torch_storage import TargetOf, load_tensors
-from farstep.train.elastic.seams import StateAdapter
 from farstep.train.healing.errors import ImageRejected
 from farstep.train.healing.state_codec import join, split
 
@@ -31,6 +31,16 @@ __all__ = ["Checkpoint"]
 _OPTIMIZER_STATE = re.compile(r"optimizer\.state\.(\d+)\.")
 
 _log = logging.getLogger("farstep.train.checkpoint")
+
+
+class Restorable(Protocol):
+    """A state that can be saved and restored."""
+
+    def capture(self) -> dict[str, Any]:
+        """Returns the state as nested dicts and lists of tensors and plain values; tensors are not copied."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state by a captured one."""
 
 
 class Checkpoint:
@@ -221,9 +231,10 @@ class Checkpoint:
                 )
             self._group = dist.group.WORLD
         self.on_event = on_event
-        self._info = dict(info)
+        # For whoever resumes by hand; nothing that is read from a folder is ever run.
+        self._info = {"command": list(sys.orig_argv), "working_folder": os.getcwd(), **info}
 
-    def load_newest(self, adapter: StateAdapter) -> bool:
+    def load_newest(self, adapter: Restorable) -> bool:
         """Restores the newest checkpoint that is whole and fits, if there is one; all processes call."""
         info = self.newest(group=self._group)
         while info is not None:
@@ -242,7 +253,7 @@ class Checkpoint:
             return True
         return False
 
-    def at_boundary(self, step: int, adapter: StateAdapter, *, is_writer: bool) -> None:
+    def at_boundary(self, step: int, adapter: Restorable, *, is_writer: bool) -> None:
         """Saves if one is due; never raises for trouble with the disk."""
         if is_writer and self.is_due(step):
             self.save(step, adapter.capture(), group=self._group, info=self._info)
@@ -263,7 +274,7 @@ class _Targets:
     made distributed as the parameter is.
     """
 
-    def __init__(self, adapter: StateAdapter) -> None:
+    def __init__(self, adapter: Restorable) -> None:
         skeleton, tensors = split(adapter.capture())
         self._tensors = dict(zip(tensor_names(skeleton), tensors, strict=True))
         optimizer = getattr(adapter, "optimizer", None)
