@@ -367,7 +367,8 @@ class Proposer(Succession):
         if item.leaving is None:
             self._note("member_leaves", item, reason=message.reason, finished=message.finished)
         item.leaving = item.leaving or message.reason or "leaves"
-        if message.finished and self.ended is None:
+        is_seat = self.generation is not None and self.generation.seat_of(item.member_id) is not None
+        if message.finished and is_seat and self.ended is None:
             self.ended = message.reason or "finished"
             self._final_step = message.step
             self._effects.append(Note("run_ended", {"reason": self.ended}, item.info.name))
