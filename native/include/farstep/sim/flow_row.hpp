@@ -8,6 +8,15 @@
 
 namespace farstep::sim {
 
+/// Low halves of what a sender counts: enough for what one flow adds.
+struct FlowMark {
+    uint32_t packets = 0, retransmitted = 0, declared_lost = 0, spurious = 0;
+    FlowMark() = default;
+    explicit FlowMark(const FlowCounters& k) noexcept
+        : packets(static_cast<uint32_t>(k.packets)), retransmitted(static_cast<uint32_t>(k.retransmitted)),
+          declared_lost(static_cast<uint32_t>(k.declared_lost)), spurious(static_cast<uint32_t>(k.spurious)) {}
+};
+
 struct FlowRow {
     uint32_t source = 0, target = 0;
     uint32_t posting = TaskGraph::kNoTask, last = TaskGraph::kNoTask;     // first flow not wholly posted; last started
@@ -16,7 +25,9 @@ struct FlowRow {
     uint32_t flows_left = 0;
     bool open = false, failed = false;
     uint64_t posted_bytes = 0;  // of the flow being posted
-    FlowCounters counted;       // when the flow before was done
+    FlowMark counted;           // when the flow before was done
 };
+
+static_assert(sizeof(FlowRow) == 64);
 
 }  // namespace farstep::sim

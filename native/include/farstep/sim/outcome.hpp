@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "farstep/sim/flow_row.hpp"
 #include "farstep/sim/settings.hpp"
 #include "farstep/sim/trace.hpp"
 #include "farstep/sim/transport.hpp"
@@ -27,11 +28,11 @@ struct TaskOutcome {
     uint32_t trims = 0, dropped = 0;                                          // what the network did
 
     /// Adds what a sender counted since `before`.
-    void add(const FlowCounters& now, const FlowCounters& before) noexcept {
-        packets += static_cast<uint32_t>(now.packets - before.packets);
-        retransmitted += static_cast<uint32_t>(now.retransmitted - before.retransmitted);
-        declared_lost += static_cast<uint32_t>(now.declared_lost - before.declared_lost);
-        spurious += static_cast<uint32_t>(now.spurious - before.spurious);
+    void add(const FlowMark& now, const FlowMark& before) noexcept {
+        packets += now.packets - before.packets;
+        retransmitted += now.retransmitted - before.retransmitted;
+        declared_lost += now.declared_lost - before.declared_lost;
+        spurious += now.spurious - before.spurious;
     }
     /// Takes over what the network did to packets of its connection.
     void take(ConnectionFate& f) noexcept {

@@ -54,12 +54,13 @@ public:
     void add_tasks(const TaskColumns& c) {
         tasks_.add(c, net_.fabric().num_nics());
         outcomes_.assign(tasks_.size(), {});
-        const auto n = static_cast<uint32_t>(tasks_.connections().size());
+        const auto connections = tasks_.take_connections();
+        const auto n = static_cast<uint32_t>(connections.size());
         rows_.assign(n, {});
         for (uint32_t i = 0; i < n; ++i) {
-            rows_[i].source = tasks_.connections()[i].source;
-            rows_[i].target = tasks_.connections()[i].target;
-            rows_[i].flows_left = tasks_.connections()[i].flows;
+            rows_[i].source = connections[i].source;
+            rows_[i].target = connections[i].target;
+            rows_[i].flows_left = connections[i].flows;
         }
         num_timers_ = 2 * size_t{n} + net_.fabric().num_nics();
         timers_ = std::make_unique<VirtualArray<Slot>>(num_timers_);
@@ -479,7 +480,7 @@ private:
     }
     void note_counters(uint32_t c, uint32_t task) {
         FlowRow& r = rows_[c];
-        const FlowCounters k = transport_->counters(c);
+        const FlowMark k(transport_->counters(c));
         outcomes_[task].add(k, r.counted);
         outcomes_[task].take(net_.fate(c));
         r.counted = k;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace farstep::sim {
@@ -47,7 +48,7 @@ public:
         if (!tasks_.empty()) throw std::logic_error("tasks were added already");
         if (c.count >= kNoTask) throw std::invalid_argument("more tasks than the engine can number");
         tasks_.resize(c.count);
-        std::unordered_map<Key, uint32_t, KeyHash> known;
+        Known known(c.count);
         for (uint64_t i = 0; i < c.count; ++i) {
             Task& t = tasks_[i];
             t.size_bytes = static_cast<uint64_t>(c.size_bytes[i]);
@@ -65,11 +66,13 @@ public:
     Task& at(uint32_t i) noexcept { return tasks_[i]; }
     const Task& at(uint32_t i) const noexcept { return tasks_[i]; }
     bool is_flow(uint32_t i) const noexcept { return tasks_[i].connection != kNoTask; }
-    std::vector<ConnectionEnds>& connections() noexcept { return connections_; }
+    /// Connections of the tasks that were added, given away.
+    std::vector<ConnectionEnds> take_connections() noexcept { return std::exchange(connections_, {}); }
 
     /// Calls f(task) for every successor that waited for this task last.
     template <class F>
     void finish(uint32_t task, F&& f) {
+        if (!has_dependencies()) return;
         for (uint64_t k = successor_offset_[task]; k < successor_offset_[task + 1]; ++k) {
             const uint32_t s = successors_[k];
             if (--tasks_[s].waits_for == 0) f(s);
@@ -81,18 +84,25 @@ private:
         uint32_t source, target;
         int64_t key;
         bool operator==(const Key&) const = default;
-    };
-    struct KeyHash {
-        size_t operator()(const Key& k) const noexcept {
-            uint64_t z = (uint64_t{k.source} << 32 | k.target) ^ (static_cast<uint64_t>(k.key) * 0x9E3779B97F4A7C15ull);
+        size_t hash() const noexcept {
+            uint64_t z = (uint64_t{source} << 32 | target) ^ (static_cast<uint64_t>(key) * 0x9E3779B97F4A7C15ull);
             z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
             return static_cast<size_t>(z ^ (z >> 31));
         }
     };
+    // Connections by key while tasks are added: two arrays that are given back whole, where nodes of a map would stay.
+    struct Known {
+        explicit Known(uint64_t tasks) : slots(std::bit_ceil(2 * tasks + 1), kNoTask) {}
+        uint32_t& find(const Key& k) noexcept {
+            size_t at = k.hash() & (slots.size() - 1);
+            while (slots[at] != kNoTask && !(keys[slots[at]] == k)) at = (at + 1) & (slots.size() - 1);
+            return slots[at];
+        }
+        std::vector<uint32_t> slots;
+        std::vector<Key> keys;  // by connection
+    };
 
-    using KnownConnections = std::unordered_map<Key, uint32_t, KeyHash>;
-
-    uint32_t connection_of(const TaskColumns& c, uint64_t i, uint32_t num_nics, KnownConnections& known) {
+    uint32_t connection_of(const TaskColumns& c, uint64_t i, uint32_t num_nics, Known& known) {
         const int32_t from = c.source[i], to = c.target[i];
         const auto is_nic = [&](int32_t n) { return n >= 0 && static_cast<uint32_t>(n) < num_nics; };
         if (!is_nic(from) || !is_nic(to))
@@ -103,14 +113,19 @@ private:
         // Without a key of its own, a job has one connection for every pair of NICs.
         const int64_t key = c.connection_key[i] >= 0 ? c.connection_key[i] : -1 - int64_t{c.job[i]};
         const Key k{static_cast<uint32_t>(from), static_cast<uint32_t>(to), key};
-        const auto [it, is_new] = known.try_emplace(k, static_cast<uint32_t>(connections_.size()));
-        if (is_new) connections_.push_back({k.source, k.target});
-        ++connections_[it->second].flows;
-        return it->second;
+        uint32_t& connection = known.find(k);
+        if (connection == kNoTask) {
+            connection = static_cast<uint32_t>(connections_.size());
+            connections_.push_back({k.source, k.target});
+            known.keys.push_back(k);
+        }
+        ++connections_[connection].flows;
+        return connection;
     }
     void link_successors(const TaskColumns& c) {
-        successor_offset_.assign(c.count + 1, 0);
         const auto deps = static_cast<uint64_t>(c.dep_offset[c.count]);
+        if (deps == 0) return;
+        successor_offset_.assign(c.count + 1, 0);
         for (uint64_t k = 0; k < deps; ++k) {
             if (c.dep_index[k] < 0 || static_cast<uint64_t>(c.dep_index[k]) >= c.count)
                 throw std::invalid_argument("a task waits for task " + std::to_string(c.dep_index[k]) +
