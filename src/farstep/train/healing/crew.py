@@ -50,6 +50,7 @@ class Source:
         member_id: who it is.
         name: of the line.
         store: where addresses for the line arrive.
+        letter: with which the line was asked for.
         line: to it.
         status: what it said last.
         heard_s: when it last said anything.
@@ -61,6 +62,7 @@ class Source:
     member_id: str
     name: str
     store: LetterStore
+    letter: dict[str, Any] | None = None
     line: Line = field(init=False)
     status: Status | None = None
     heard_s: float = field(default_factory=time.monotonic)
@@ -199,6 +201,7 @@ class Crew:
         pinged_s = 0.0
         while not self._over.is_set():
             self._match_seats()
+            self._write_again()
             if time.monotonic() - pinged_s >= self.settings.ping_interval_s:
                 pinged_s = time.monotonic()
                 self._ping(pinged_s)
@@ -235,7 +238,7 @@ class Crew:
         own_id = self._membership.member.member_id
         name = f"{self._run_id}/heal/{own_id}/{member_id}/{self._lane}/{self._attempts}"
         source = Source(
-            member_id, name, LetterStore(lambda key, value: self._send_letter(member_id, name, key, value))
+            member_id, name, LetterStore(lambda key, value: self._send_letter(source, key, value))
         )
         source.free_slots = list(range(self.settings.chunks_in_flight))
         source.free_gradient_slots = [
@@ -257,8 +260,15 @@ class Crew:
         with self.changed:
             self._sources[member_id] = source
 
-    def _send_letter(self, member_id: str, name: str, key: str, value: bytes) -> None:
-        self._membership.request(member_id, letter(OPEN_KIND, self._lane, name, key, value))
+    def _write_again(self) -> None:
+        """Repeats the letters to members that have not answered: some may have just been given their seats."""
+        for source in list(self._sources.values()):
+            if not source.told_s and source.letter is not None:
+                self._membership.request(source.member_id, source.letter)
+
+    def _send_letter(self, source: Source, key: str, value: bytes) -> None:
+        source.letter = letter(OPEN_KIND, self._lane, source.name, key, value)
+        self._membership.request(source.member_id, source.letter)
 
     def deliver(self, sender: str, name: str, key: str, value: bytes) -> None:
         """Takes the address a source sends for its end of a line."""

@@ -27,7 +27,7 @@ class HealingSettings:
         linger_s: how long a source keeps what a receiver needs after the connection to it broke.
         reconnect_s: pause before a source that failed is tried again.
         hedge_s: a step that others have and the asked source has not sent for so long is asked of another too.
-        niceness: of the threads that hash and send, 0..19.
+        niceness: of the threads that hash and prepare memory, 0..19.
         limits: what is accepted from peers.
     """
 

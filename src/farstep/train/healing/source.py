@@ -19,7 +19,6 @@ from farstep.train.healing.line import (
     Request,
     Status,
     Wish,
-    lower_priority,
     request_of,
 )
 from farstep.train.healing.pacing import Pacer
@@ -157,7 +156,8 @@ class _Session:
 
     def run(self, endpoint: Endpoint, store: Store) -> None:
         """Serves until the receiver leaves, or does not come back."""
-        lower_priority(self._service._settings.niceness)
+        # Not at lower priority, unlike the threads that hash: this one holds the interpreter's lock now and then, and
+        # would keep the training thread waiting for it while others have the processor.
         try:
             line = self._line = Line(endpoint, SOURCE, store, self.name, self._on_control, self._on_failure)
             while self._broken is None:
