@@ -7,8 +7,9 @@ One replica group, alone:
 Two replica groups of two ranks, each started by its own torchrun, as on two sites:
 
     farstep coordinator --insecure --groups 2 &
-    FARSTEP_COORDINATOR=ws://127.0.0.1:7077 FARSTEP_GROUP=a torchrun --nproc-per-node=2 --master-port=29501 examples/train_fsdp2.py &
-    FARSTEP_COORDINATOR=ws://127.0.0.1:7077 FARSTEP_GROUP=b torchrun --nproc-per-node=2 --master-port=29502 examples/train_fsdp2.py
+    export FARSTEP_COORDINATOR=ws://127.0.0.1:7077
+    FARSTEP_GROUP=a torchrun --nproc-per-node=2 --master-port=29501 examples/train_fsdp2.py &
+    FARSTEP_GROUP=b torchrun --nproc-per-node=2 --master-port=29502 examples/train_fsdp2.py
 
 Inside a replica group this is plain FSDP2 over gloo; rank i of each replica group talks to rank i of the others.
 """
@@ -33,7 +34,9 @@ def main() -> None:
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(4096, 32, generator=generator)
-    data = TensorDataset(inputs, (inputs[:, :10] + 0.5 * torch.randn(4096, 10, generator=generator)).argmax(1))
+    data = TensorDataset(
+        inputs, (inputs[:, :10] + 0.5 * torch.randn(4096, 10, generator=generator)).argmax(1)
+    )
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 10))
@@ -48,7 +51,10 @@ def main() -> None:
         for batch in run.shard(DataLoader(data, batch_size=64, shuffle=True), steps=STEPS):
             loss = trainer.step(lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), batch)
             if trainer.committed % 20 == 0 and dist.get_rank() == 0:
-                print(f"step {trainer.committed}  loss {loss:.4f}  replica groups {trainer.report.num_groups}", flush=True)
+                print(
+                    f"step {trainer.committed}  loss {loss:.4f}  replica groups {trainer.report.num_groups}",
+                    flush=True,
+                )
     dist.destroy_process_group()
 
 

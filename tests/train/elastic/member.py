@@ -41,6 +41,10 @@ def main() -> None:
 
     def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
         time.sleep(compute_s)
+        if run.name == os.environ.get("TEST_FAIL_GROUP") and trainer.committed == int(
+            os.environ["TEST_FAIL_STEP"]
+        ):
+            raise ZeroDivisionError("a mistake in the loss")
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     for batch in run.shard(data, batch_size=48, steps=steps):

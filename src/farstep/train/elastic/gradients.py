@@ -187,7 +187,11 @@ class FlatGradients:
         if all(slot.num_copies == 1 for slots in self._slots for slot in slots):
             return float(sum(_square_sum(bucket.flat[bucket.num_extra :]) for bucket in self.buckets))
         return float(
-            sum(_square_sum(slot.view.reshape(-1)) / slot.num_copies for slots in self._slots for slot in slots)
+            sum(
+                _square_sum(slot.view.reshape(-1)) / slot.num_copies
+                for slots in self._slots
+                for slot in slots
+            )
         )
 
     def scale(self, factor: float) -> None:
@@ -262,7 +266,9 @@ def _num_copies(parameter: Tensor) -> int:
     if not isinstance(parameter, DTensor):
         return 1
     mesh = parameter.device_mesh
-    copies = [mesh.size(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()]
+    copies = [
+        mesh.size(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()
+    ]
     return math.prod(copies)
 
 

@@ -29,21 +29,6 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 """A process told to end that still runs after this long is killed."""
 
-_COORDINATOR = """
-import asyncio, json, sys, time
-from pathlib import Path
-from farstep.coordinator.body import Coordinator
-from farstep.coordinator.server import ServerSettings, create_app, serve_coordinator
-from farstep.membership import MembershipConfig
-coordinator = Coordinator(MembershipConfig(**json.loads(sys.argv[1])))
-def note(note):
-    line = {"t": time.monotonic(), "kind": note.kind, "member": note.member, **note.fields}
-    print(json.dumps(line, default=str), flush=True)
-coordinator.listeners.append(note)
-settings = ServerSettings(port=0, announce=Path(sys.argv[2]))
-asyncio.run(serve_coordinator(create_app(coordinator), settings))
-"""
-
 
 class LocalJob:
     """Starts a coordinator and members on this machine, and can make them fail.
@@ -55,7 +40,7 @@ class LocalJob:
         folder: where logs and the coordinator's address go; a temporary folder if None.
         env: further variables of the members.
         threads_per_member: `OMP_NUM_THREADS` of the members.
-        config: further settings of :class:`farstep.membership.MembershipConfig`.
+        config: further settings of the coordinator by the names of its options, such as `min_groups` or `silence_s`.
     """
 
     def __init__(
@@ -104,7 +89,11 @@ class LocalJob:
             RunFailed: it did not come up.
         """
         self.address_file.unlink(missing_ok=True)
-        command = [sys.executable, "-c", _COORDINATOR, json.dumps(self._config), str(self.address_file)]
+        command = [sys.executable, "-m", "farstep", "coordinator", "--insecure", "--port", "0"]
+        command += ["--announce", str(self.address_file), "--out", str(self.folder)]
+        for name, value in self._config.items():
+            option = f"--{name.replace('_', '-')}"
+            command += ([option] if value else []) if isinstance(value, bool) else [option, str(value)]
         self.coordinator = self._spawn(command, "coordinator", {})
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self.address_file.exists():
@@ -159,6 +148,12 @@ class LocalJob:
         """What a member, or `coordinator`, has written."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def events(self) -> list[dict[str, Any]]:
+        """What the coordinators of this job have noted so far."""
+        path = self.folder / "events.jsonl"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def close(self) -> None:
         """Ends every process of the job."""
