@@ -3,7 +3,7 @@
 With n voters a quorum is q = floor(n/2) + 1 of them. A voter whose process is known to have exited can
 neither answer nor ever come back, so it may be counted as one that agrees, under two conditions.
 
-1. |living| + |certified| >= q and |living| >= n - q + 1. The second says that the living alone intersect
+1. ``|living| + |certified| >= q`` and ``|living| >= n - q + 1``. The second says that the living alone intersect
    every majority that may have decided something before the certified ones died. For odd n it is a
    majority anyway; for even n it lets exactly half of the voters go on: of two, the one that is left.
 2. The certificates are there *before* the living are asked. If they could be added later, both halves
