@@ -1,6 +1,7 @@
 """The scenarios of examples/scenarios run, and show what they say they show."""
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ def run(name: str, **overrides) -> sim.SimResult:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", ["packet", "flow"])
 def test_every_scenario_comes_to_its_end_in_seconds(name, level):
+    began_s = time.process_time()  # whatever else the machine does meanwhile
     result = run(name, **{"run.level": level})
     assert result.is_complete
-    assert result.meta["wall_s"] < 30
+    assert time.process_time() - began_s < 30
     assert result.meta["ignored"] == [] or level == "flow" or name == "t1-reboot.toml"
 
 
