@@ -20,13 +20,17 @@ class AddressError(ValueError):
     """This is no address of a coordinator; the message says what would be valid."""
 
 
-def member_url(address: str) -> str:
+def member_url(address: str, *, is_secure: bool = False) -> str:
     """Completes `host`, `host:port`, `http(s)://…` or `ws(s)://…` to the URL of the members' websocket.
+
+    Args:
+        address: what a person or a file says.
+        is_secure: whether an address without a scheme means TLS.
 
     Raises:
         AddressError: it is none of these.
     """
-    text = address if "://" in address else f"ws://{address}"
+    text = address if "://" in address else f"{'wss' if is_secure else 'ws'}://{address}"
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port or DEFAULT_PORT
@@ -47,13 +51,15 @@ class AddressBook:
     Args:
         coordinators: addresses, or `file:/path` with one address a line (`#` begins a comment). A single
             string may hold several, parted by commas.
+        is_secure: whether addresses without a scheme mean TLS: true for whoever has certificates.
 
     Raises:
         AddressError: one of them is no address, or there is none.
     """
 
-    def __init__(self, coordinators: Sequence[str] | str) -> None:
+    def __init__(self, coordinators: Sequence[str] | str, *, is_secure: bool = False) -> None:
         entries = coordinators.split(",") if isinstance(coordinators, str) else list(coordinators)
+        self._is_secure = is_secure
         self._entries = [entry.strip() for entry in entries if entry.strip()]
         if not self._entries:
             raise AddressError("no coordinator is named; valid: host:port, wss://host:port, file:/path")
@@ -69,7 +75,7 @@ class AddressBook:
         urls: list[str] = []
         for entry in self._entries:
             if not entry.startswith("file:"):
-                urls.append(member_url(entry))
+                urls.append(member_url(entry, is_secure=self._is_secure))
                 continue
             path = Path(entry.removeprefix("file://") if entry.startswith("file://") else entry[5:])
             try:
@@ -81,7 +87,7 @@ class AddressBook:
                 address = line.partition("#")[0].strip()
                 if address:
                     try:
-                        urls.append(member_url(address))
+                        urls.append(member_url(address, is_secure=self._is_secure))
                     except AddressError:
                         continue  # half written; it is read again
         return list(dict.fromkeys(urls))

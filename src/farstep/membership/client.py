@@ -79,7 +79,7 @@ class MembershipClient(Desk):
         wants: Wants = "seat",
     ) -> None:
         super().__init__(info, run, wants)
-        self._book = AddressBook(coordinators)
+        self._book = AddressBook(coordinators, is_secure=tls is not None)
         self._context = tls.client_context() if tls is not None else None
         self._loop = asyncio.new_event_loop()
         self._wanted = asyncio.Event()
@@ -188,6 +188,8 @@ class MembershipClient(Desk):
         secure = url.startswith("wss:")
         if secure and self._context is None:
             raise ssl.SSLError(f"{url} needs certificates")
+        if not secure and self._context is not None:
+            raise ssl.SSLError(f"{url} has no certificate while this member has one; valid: wss://")
         return await connect(
             url,
             ssl=self._context if secure else None,

@@ -75,6 +75,8 @@ class Succession:
         self._waiting_since_ns: int | None = None
         self._is_busy = False
         self._quiet_until_ns = 0
+        self._lonely_until_ns = 0
+        self._is_alone = False
         self._void_runs: set[str] = set()
         self._confirmed_ids: set[str] = set()
         self._final_step: int | None = None
@@ -181,10 +183,14 @@ class Succession:
         return living
 
     def _is_lonely(self, now_ns: int) -> bool:
-        if self.generation is None:
-            return False
-        rule = self._election.rule(self.roster.certified, self.roster.dropped)
-        return not rule.holds(self._living(now_ns))
+        """Whether too few voters are here to decide anything; looked up once per tick, asked per heartbeat."""
+        if now_ns >= self._lonely_until_ns:
+            self._lonely_until_ns = now_ns + TICK_NS
+            self._is_alone = False
+            if self.generation is not None:
+                rule = self._election.rule(self.roster.certified, self.roster.dropped)
+                self._is_alone = not rule.holds(self._living(now_ns))
+        return self._is_alone
 
     def _convict(self) -> None:
         assert self.generation is not None

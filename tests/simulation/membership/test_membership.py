@@ -203,6 +203,34 @@ def test_members_of_two_coordinators_find_each_other():
     assert len({member.line.place.number for member in world.seated()}) == 1
 
 
+def test_override_of_a_part_that_lives_makes_two_histories_which_stay_apart():
+    """What the operator was warned of: nothing else makes two, and they never mix."""
+    world = run_of(3, num_places=2)
+    world.start_coordinator(1)
+    lonely = world.members[2]
+    world.cut(lonely, 0)
+    for member in world.members[:2]:
+        world.cut(member, 1)
+    world.run(3.0)
+    world.history.by_number = {}  # from here on there are two
+    theirs = world.members[0].generation
+    assert world.agree(world.members[:2])
+    names = ["m-0", "m-1"]
+    world.history.note = lambda generation: None
+    world.places[1].proposer.override(1, names, world.now_ns)
+    world.run(0.5)
+    assert [info.name for info in lonely.generation.seats] == ["m-2"]
+    assert lonely.generation.number == theirs.number
+    assert "override" in {note.kind for note in world.places[1].notes}
+    world.heal()
+    world.kill_coordinator(1)
+    world.run(2.0)
+    assert world.agree(world.members[:2])
+    assert world.members[0].generation.digest == theirs.digest
+    assert "two_histories" in {note.kind for note in world.places[0].notes}
+    assert "two histories" in lonely.core.waiting
+
+
 # ---- joins, leaves, spares ----
 
 
