@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -16,7 +16,9 @@ from farstep.membership.tls import COORDINATOR_NAME
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Address", "As", "Control", "Tls"]
+    from farstep.membership.tls import TlsFiles
+
+__all__ = ["Address", "As", "Control", "Tls", "given_address", "tls_files"]
 
 Address = Annotated[
     str | None,
@@ -30,6 +32,48 @@ As = Annotated[str, typer.Option("--as", metavar="NAME", help="Whose certificate
 TIMEOUT_S = 5.0
 
 _NAME = {"sni_hostname": COORDINATOR_NAME}  # what every coordinator's certificate says, wherever it runs
+
+
+def given_address(address: str | None) -> str:
+    """Returns the coordinator's address of the command line or of the environment.
+
+    Raises:
+        CommandError: there is none.
+    """
+    address = address or os.environ.get("FARSTEP_COORDINATOR")
+    if not address:
+        raise CommandError(
+            "no coordinator is named",
+            status=USAGE,
+            hint="--coordinator HOST:PORT, or set FARSTEP_COORDINATOR",
+        )
+    return address
+
+
+def tls_files(directory: Path | None, name: str) -> "TlsFiles | None":
+    """Returns the certificate files of a participant; None if neither command line nor environment name a folder.
+
+    Raises:
+        CommandError: they are missing or cannot be used.
+    """
+    from farstep.membership.tls import TlsFiles
+
+    given = os.environ.get("FARSTEP_TLS")
+    directory = directory or (Path(given) if given else None)
+    if directory is None:
+        return None
+    try:
+        files = TlsFiles.in_directory(directory, name)
+        files.client_context()
+    except FileNotFoundError as error:
+        raise CommandError(str(error), status=USAGE) from error
+    except OSError as error:
+        raise CommandError(
+            f"the certificate {name}.pem, its key or ca.pem in {directory} cannot be used: "
+            f"{getattr(error, 'reason', None) or error.strerror or error}",
+            status=USAGE,
+        ) from error
+    return files
 
 
 class Control:
@@ -47,94 +91,146 @@ class Control:
     def __init__(self, address: str | None, tls: Path | None, name: str) -> None:
         from farstep.membership.addresses import AddressBook, AddressError
 
-        address = address or os.environ.get("FARSTEP_COORDINATOR")
-        if not address:
-            raise CommandError(
-                "no coordinator is named",
-                status=USAGE,
-                hint="--coordinator HOST:PORT, or set FARSTEP_COORDINATOR",
-            )
-        given = os.environ.get("FARSTEP_TLS")
-        directory = tls or (Path(given) if given else None)
-        self._verify: ssl.SSLContext | bool = self._context(directory, name) if directory else False
+        files = tls_files(tls, name)
+        self._context = files.client_context() if files is not None else None
         try:
-            urls = AddressBook(address).urls()
+            self._book = AddressBook(given_address(address), is_secure=files is not None)
         except AddressError as error:
             raise CommandError(str(error), status=USAGE) from error
-        scheme = "https" if directory else "http"
-        self._bases = [f"{scheme}://{urlsplit(url).netloc}" for url in urls]
         self._base: str | None = None
-
-    @staticmethod
-    def _context(directory: Path, name: str) -> ssl.SSLContext:
-        from farstep.membership.tls import TlsFiles
-
-        try:
-            return TlsFiles.in_directory(directory, name).client_context()
-        except (FileNotFoundError, ssl.SSLError) as error:
-            raise CommandError(str(error), status=USAGE) from error
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Returns the answer to a GET."""
-        return self._ask("GET", path, params=parameters).json()
+        return self._json(self._ask("GET", path, params=parameters))
 
     def send(self, method: str, path: str, body: dict[str, Any]) -> Any:
         """Returns the answer to a command."""
-        return self._ask(method, path, json=body).json()
+        return self._json(self._ask(method, path, json=body))
 
-    def follow(self, path: str, last_id: int) -> Iterator[dict[str, Any]]:
-        """Yields the lines of a stream of server-sent events until the coordinator goes away."""
+    def command(self, group: str, verb: str, body: dict[str, Any]) -> Any:
+        """Returns the answer to a command on one replica group."""
+        return self.send("POST", f"/v1/members/{quote(group, safe='')}/{verb}", body)
+
+    def follow(self, path: str, last_event_id: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields id and content of server-sent events until the coordinator goes away.
+
+        Args:
+            path: of the stream.
+            last_event_id: of the last event before; another coordinator begins with its oldest.
+        """
         import httpx
 
-        base = self._find()
-        limits = httpx.Timeout(TIMEOUT_S, read=30.0)
+        self._ask("GET", "/v1/members")  # finds out who answers, and raises if nobody does
+        headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+        event_id = last_event_id or ""
         try:
             with (
-                httpx.Client(verify=self._verify, timeout=limits) as client,
-                client.stream("GET", f"{base}{path}", params={"since": last_id}, extensions=_NAME) as answer,
+                self._client(httpx.Timeout(TIMEOUT_S, read=30.0)) as client,
+                client.stream("GET", f"{self._base}{path}", headers=headers, extensions=_NAME) as answer,
             ):
                 self._check(answer)
                 for line in answer.iter_lines():
-                    if line.startswith("data: "):
-                        yield json.loads(line[6:])
-        except httpx.HTTPError:
-            self._base = None
+                    if line.startswith("id: "):
+                        event_id = line[4:]
+                    elif line.startswith("data: "):
+                        yield event_id, json.loads(line[6:])
+        except (httpx.HTTPError, ssl.SSLError):
+            pass
+        self._base = None
 
-    def _find(self) -> str:
-        self._ask("GET", "/v1/members")
-        assert self._base is not None
-        return self._base
+    def _client(self, timeout: Any) -> "httpx.Client":
+        import httpx
+
+        # Without certificates there is nothing to verify; proxies would see what is meant for the coordinator.
+        return httpx.Client(verify=self._context or False, timeout=timeout, trust_env=False)
 
     def _ask(self, method: str, path: str, **more: Any) -> "httpx.Response":
         import httpx
 
-        causes = []
-        for base in [self._base] if self._base else self._bases:
+        causes: list[str] = []
+        hint = "the run goes on without one; start it with farstep coordinator"
+        for base in [self._base] if self._base else self._bases(causes):
             try:
-                with httpx.Client(verify=self._verify, timeout=TIMEOUT_S) as client:
+                with self._client(TIMEOUT_S) as client:
                     answer = client.request(method, f"{base}{path}", extensions=_NAME, **more)
-            except httpx.HTTPError as error:
-                causes.append(f"{base}: {error or type(error).__name__}")
+            except (httpx.HTTPError, ssl.SSLError) as error:
+                cause, better_hint = _in_words(error, has_certificates=self._context is not None)
+                causes.append(f"{base}: {cause}")
+                hint = better_hint or hint
                 continue
             self._check(answer)
             self._base = base
             return answer
         self._base = None
-        raise CommandError(
-            f"no coordinator answers ({'; '.join(causes) or 'no address'})",
-            status=REMOTE,
-            hint="the run goes on without one; start it with farstep coordinator",
-        )
+        what = "; ".join(dict.fromkeys(causes)) or f"{self._book} names no address now"
+        raise CommandError(f"no coordinator answers ({what})", status=REMOTE, hint=hint)
+
+    def _bases(self, causes: list[str]) -> list[str]:
+        """Returns where to ask, and notes which addresses cannot be asked with what there is."""
+        bases = []
+        for url in self._book.urls():
+            parts = urlsplit(url)
+            is_secure = parts.scheme == "wss"
+            base = f"{'https' if is_secure else 'http'}://{parts.netloc}"
+            if is_secure and self._context is None:
+                causes.append(
+                    f"{base}: it wants a certificate, and none is named; --tls DIR names the folder"
+                )
+            elif not is_secure and self._context is not None:
+                causes.append(f"{base}: it has no certificate, and --tls asks for one")
+            else:
+                bases.append(base)
+        return bases
+
+    @staticmethod
+    def _json(answer: "httpx.Response") -> Any:
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise CommandError(
+                f"{answer.url.netloc.decode()} answers, but is no farstep coordinator", status=REMOTE
+            ) from error
 
     @staticmethod
     def _check(answer: "httpx.Response") -> None:
         if answer.is_success:
             return
         answer.read()
+        detail: Any = None
         try:
             detail = answer.json()["detail"]
         except (ValueError, KeyError, TypeError):
-            detail = f"HTTP {answer.status_code}"
+            where = answer.url.netloc.decode()
+            detail = f"{where} answers HTTP {answer.status_code}; is it a farstep coordinator?"
         if isinstance(detail, list):
             detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
         raise CommandError(str(detail), status=USAGE if answer.status_code in (409, 422) else REMOTE)
+
+
+def _in_words(error: Exception, *, has_certificates: bool) -> tuple[str, str]:
+    """Says what went wrong on the way to a coordinator, and what helps against it ("" if nothing special does)."""
+    import httpx
+
+    text = str(error) or type(error).__name__
+    upper = text.upper()
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {TIMEOUT_S:g} s", ""
+    if isinstance(error, httpx.RemoteProtocolError) and not has_certificates:
+        return (
+            "it closed the connection",
+            "a coordinator that was started with --tls wants a certificate: --tls DIR",
+        )
+    if "WRONG_VERSION_NUMBER" in upper or "RECORD_LAYER_FAILURE" in upper:
+        return (
+            "it does not speak TLS",
+            "a coordinator that was started with --insecure is asked without --tls",
+        )
+    if "EXPIRED" in upper:
+        return "a certificate has expired", "farstep certificates DIR --renew, then restart the coordinator"
+    if "UNKNOWN_CA" in upper or "UNKNOWN CA" in upper or "CERTIFICATE_VERIFY_FAILED" in upper:
+        reason = text.partition("verify failed: ")[2].rpartition(" (")[0]
+        return (
+            f"certificates do not fit together{f': {reason}' if reason else ''}",
+            "both sides need certificates of one authority (the same ca.pem)",
+        )
+    return text, ""

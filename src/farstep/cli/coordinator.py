@@ -1,5 +1,7 @@
 """`farstep coordinator` and `farstep certificates`: the process that keeps the members of a run together."""
 
+import datetime
+import errno
 import ipaddress
 import sys
 from pathlib import Path
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from farstep.membership.tls import TlsFiles
 
 __all__ = ["certificates", "coordinator"]
+
+WARN_BEFORE = datetime.timedelta(days=14)
+"""A certificate that expires sooner is told at every start."""
 
 
 def coordinator(
@@ -48,6 +53,7 @@ def coordinator(
     from pydantic import ValidationError
 
     from farstep.coordinator import ServerSettings, run_coordinator
+    from farstep.coordinator.journal import Journal
     from farstep.membership.records import MembershipConfig
 
     files = _tls(tls, insecure=insecure, host=host)
@@ -66,14 +72,19 @@ def coordinator(
         settings = ServerSettings(host=host, port=port, tls=files, announce=announce, log=log)
         if announce is not None:
             announce.parent.mkdir(parents=True, exist_ok=True)
-        run_coordinator(config, settings, on_listening=_announce)
+        journal = Journal(log)
+        if journal.is_shared:
+            print(f"note: {log} is also written by another process; give each its own --out", file=sys.stderr)
+        run_coordinator(config, settings, on_listening=_announce, journal=journal)
     except ValidationError as error:
         first = error.errors()[0]
-        name = "--" + ".".join(map(str, first["loc"])).replace("_", "-") if first["loc"] else "options"
-        raise CommandError(f"{name}: {first['msg'].removeprefix('Value error, ')}", status=USAGE) from error
+        name = f"--{'.'.join(map(str, first['loc'])).replace('_', '-')}: " if first["loc"] else ""
+        raise CommandError(f"{name}{first['msg'].removeprefix('Value error, ')}", status=USAGE) from error
     except OSError as error:
-        where = error.filename or f"{host}:{port}"
-        raise CommandError(f"{where}: {error.strerror or error}", status=LOCAL) from error
+        where = error.filename or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = "another program listens there; --port takes another, 0 a free one" if is_taken else ""
+        raise CommandError(f"{where}: {error.strerror or error}", status=LOCAL, hint=hint) from error
 
 
 def _announce(url: str) -> None:
@@ -82,15 +93,10 @@ def _announce(url: str) -> None:
 
 
 def _tls(directory: Path | None, *, insecure: bool, host: str) -> "TlsFiles | None":
-    from farstep.membership.tls import TlsFiles
-
     if directory is not None and insecure:
         raise CommandError("--tls and --insecure exclude each other", status=USAGE)
     if directory is not None:
-        try:
-            return TlsFiles.in_directory(directory, "coordinator")
-        except FileNotFoundError as error:
-            raise CommandError(str(error), status=USAGE) from error
+        return _checked(directory)
     if not insecure:
         raise CommandError(
             "a coordinator needs --tls DIR, or --insecure on this machine alone",
@@ -105,6 +111,29 @@ def _tls(directory: Path | None, *, insecure: bool, host: str) -> "TlsFiles | No
         )
     print("note: --insecure: whoever can run a program on this machine can take part", file=sys.stderr)
     return None
+
+
+def _checked(directory: Path) -> "TlsFiles":
+    """Returns the coordinator's certificates once it is sure that they work today."""
+    from cryptography import x509
+
+    from farstep.cli.control import tls_files
+
+    files = tls_files(directory, "coordinator")
+    assert files is not None
+    now = datetime.datetime.now(datetime.UTC)
+    for path in (files.authority, files.certificate):
+        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        hint = (
+            f"farstep certificates {directory} --renew"
+            if path == files.certificate
+            else "make a new authority in an empty folder: farstep certificates DIR"
+        )
+        if until <= now:
+            raise CommandError(f"{path} has expired on {until:%Y-%m-%d}", status=USAGE, hint=hint)
+        if until - now < WARN_BEFORE:
+            print(f"note: {path} expires on {until:%Y-%m-%d}; {hint}", file=sys.stderr)
+    return files
 
 
 def _is_loopback(host: str) -> bool:
@@ -122,11 +151,15 @@ def certificates(
         list[str] | None, typer.Option(help="Name or address of a coordinator, for browsers; repeatable.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Lifetime in days.")] = 397,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make all of these anew, not only those that have expired.")
+    ] = False,
 ) -> None:
     """Make the certificates of a run: an authority, the coordinator's, and one for each name.
 
-    What is there stays, so names can be added later. A participant needs ca.pem and its own .pem and
-    .key; ca.key never leaves this folder. NAME.p12 of an operator is for a browser.
+    What is there stays, so names can be added later; what has expired is made anew. A participant needs
+    ca.pem and its own .pem and .key; ca.key never leaves this folder. NAME.p12 of an operator is for a
+    browser.
     """
     from farstep.coordinator.certificates import CertificateError, make_certificates
 
@@ -137,9 +170,10 @@ def certificates(
             operators=tuple(operator or ["operator"]),
             hosts=tuple(host or ()),
             valid_days=days,
+            is_renewal=renew,
         )
     except CertificateError as error:
         raise CommandError(str(error), status=USAGE) from error
     for certificate in made:
         state = "made" if certificate.is_new else "is there"
-        print(f"{certificate.path}  {certificate.role}  {state}")
+        print(f"{certificate.path}  {certificate.role}  {state}, until {certificate.valid_until:%Y-%m-%d}")

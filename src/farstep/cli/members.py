@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +32,7 @@ def status(
 
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     control = Control(coordinator, tls, as_)
     if as_json:
@@ -48,7 +49,7 @@ def status(
             except CommandError as error:
                 if error.status != REMOTE:
                     raise
-                shown = f"{error}\n{error.hint}"
+                shown = Text(f"{error}\n{error.hint}", style="yellow")
             live.update(shown, refresh=True)
             time.sleep(WATCH_S)
 
@@ -64,31 +65,47 @@ def _screen(status: dict[str, Any]) -> "RenderableType":
         head += f"   generation {generation['number']} ({generation['reason'] or 'no reason given'})"
     if status["step"] is not None:
         head += f"   step {status['step']:,}"
-    lines: list[RenderableType] = [Text(head)]
+    lines: list[RenderableType] = [Text(printable(head))]
     if status["waiting"]:
-        lines.append(Text(f"waiting: {status['waiting']}", style="bold yellow"))
+        lines.append(Text(f"waiting: {printable(status['waiting'])}", style="bold yellow"))
     if status["ended"]:
-        lines.append(Text(f"ended: {status['ended']}", style="bold"))
+        lines.append(Text(f"ended: {printable(status['ended'])}", style="bold"))
+    rows = [_row(member) for member in status["members"]]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in _COLUMNS.items():
-        table.add_column(name, justify="right" if justify else "left", no_wrap=name != "why")
-    for member in status["members"]:
-        table.add_row(*_row(member), style=_STYLES.get(member["state"], "red"))
-    lines.append(table if status["members"] else Text("no member is here"))
+    shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
+    for name in shown:
+        table.add_column(name, justify=_COLUMNS[name], no_wrap=name != "why", overflow="fold")
+    for member, row in zip(status["members"], rows, strict=True):
+        style = _STYLES.get(member["state"], "red")
+        table.add_row(*(Text(printable(row[name])) for name in shown), style=style)
+    lines.append(table if rows else Text("no member is here"))
     return Group(*lines)
 
 
-_COLUMNS = {"seat": True, "group": False, "site": False, "state": False, "step": True, "step ms": True}
-_COLUMNS |= {"P99": True, "P100": True, "loss": True, "heard s ago": True, "why": False}
+_COLUMNS: dict[str, Literal["left", "right"]] = {
+    "seat": "right",
+    "group": "left",
+    "site": "left",
+    "state": "left",
+    "step": "right",
+    "P50 ms": "right",
+    "P99 ms": "right",
+    "P100 ms": "right",
+    "loss": "right",
+    "heard": "right",
+    "why": "left",
+}
+_ALWAYS = ("seat", "group", "state", "step")
+"""Columns that are shown also if they are empty."""
 
 
-def _row(member: dict[str, Any]) -> list[str]:
-    figures = member["figures"]
+def _row(member: dict[str, Any]) -> dict[str, str]:
+    figures = {key: value for key, value in member["figures"].items() if value is not None}
 
     def ms(key: str) -> str:
         return f"{figures[key] / 1e6:.1f}" if key in figures else ""
 
-    return [
+    values = [
         "" if member["seat"] is None else str(member["seat"]),
         member["name"],
         member["site"],
@@ -98,9 +115,15 @@ def _row(member: dict[str, Any]) -> list[str]:
         ms("step_p99_ns"),
         ms("step_max_ns"),
         f"{figures['loss']:.4f}" if "loss" in figures else "",
-        "" if member["silent_s"] is None else f"{member['silent_s']:.1f}",
+        "" if member["silent_s"] is None else f"{member['silent_s']:.1f} s ago",
         member["cause"],
     ]
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def printable(text: str) -> str:
+    """Takes out what would make a terminal do something; members choose some of the text."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def events(
@@ -113,30 +136,24 @@ def events(
 ) -> None:
     """Show what happened in the run: joins, losses, generations, healing, checkpoints."""
     control = Control(coordinator, tls, as_)
-    last_id = 0
+    name = control.get("/v1/status")["coordinator"]
+    last_id = f"{name}/0"
     for line in control.get("/v1/events", limit=last):
         _print_line(line, as_json=as_json)
-        last_id = line["id"]
+        last_id = f"{name}/{line['id']}"
+    is_away = False
     while follow:
-        for line in control.follow("/v1/events/stream", last_id):
-            _print_line(line, as_json=as_json)
-            last_id = line["id"]
-        print("the coordinator is away; waiting for it", file=sys.stderr)
-        last_id = _wait_for_coordinator(control, last_id)
-
-
-def _wait_for_coordinator(control: Control, last_id: int) -> int:
-    """Returns the id to go on from: a coordinator that has just started counts from 1 again."""
-    while True:
-        time.sleep(RETRY_S)
         try:
-            lines = control.get("/v1/events", limit=1)
+            for event_id, line in control.follow("/v1/events/stream", last_id):
+                last_id, is_away = event_id, False
+                _print_line(line, as_json=as_json)
         except CommandError as error:
             if error.status != REMOTE:
                 raise
-            continue
-        newest = lines[-1]["id"] if lines else 0
-        return last_id if newest >= last_id else 0
+        if not is_away:
+            print("the coordinator is away; waiting for it", file=sys.stderr)
+            is_away = True
+        time.sleep(RETRY_S)
 
 
 def _print_line(line: dict[str, Any], *, as_json: bool) -> None:
@@ -150,7 +167,8 @@ def _print_line(line: dict[str, Any], *, as_json: bool) -> None:
         f"{key}={_shown(value)}" for key, value in line.items() if key not in hidden and value != ""
     )
     when = line["wall"][11:23]
-    print(f"{when}  {line.get('member', '-'):12s} {line['kind']:20s} {fields}".rstrip(), flush=True)
+    text = f"{when}  {line.get('member', '-'):12s} {line['kind']:20s} {fields}".rstrip()
+    print(printable(text), flush=True)
 
 
 def _shown(value: Any) -> str:
@@ -169,14 +187,14 @@ def drain(
     group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
 ) -> None:
     """Have a replica group leave at the next step boundary; this costs no step."""
-    _command(Control(coordinator, tls, as_), "POST", f"/v1/members/{group}/drain", {"reason": reason})
+    print(printable(Control(coordinator, tls, as_).command(group, "drain", {"reason": reason})["done"]))
 
 
 def evict(
     group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
 ) -> None:
     """Take a replica group out at once; the others run the current step again without it."""
-    _command(Control(coordinator, tls, as_), "POST", f"/v1/members/{group}/evict", {"reason": reason})
+    print(printable(Control(coordinator, tls, as_).command(group, "evict", {"reason": reason})["done"]))
 
 
 def override(
@@ -202,7 +220,7 @@ def override(
             status=USAGE,
         )
     body = {"generation": generation, "drop": drop, "is_sure": True}
-    _command(control, "POST", "/v1/override", body)
+    print(printable(control.send("POST", "/v1/override", body)["done"]))
 
 
 def groups(
@@ -219,7 +237,3 @@ def groups(
     changes = {key: value for key, value in wanted.items() if value is not None}
     config = control.send("PATCH", "/v1/config", changes) if changes else control.get("/v1/status")["config"]
     print("  ".join(f"{key} {config[key]}" for key in wanted))
-
-
-def _command(control: Control, method: str, path: str, body: dict[str, Any]) -> None:
-    print(control.send(method, path, body)["done"])

@@ -22,7 +22,7 @@ __all__ = ["make_router"]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Reason(_Body):
@@ -94,14 +94,16 @@ def make_router(coordinator: Coordinator, journal: Journal, metrics: Metrics) ->
     async def stream(
         request: Request, since: Annotated[int, Query(ge=0, description="only lines with a higher id")] = 0
     ) -> StreamingResponse:
-        last = request.headers.get("last-event-id", "")
-        first = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else since
+        first = _resumed(request.headers.get("last-event-id"), coordinator.proposer.name, since)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_sse(journal, first), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            _sse(journal, coordinator.proposer.name, first), media_type="text/event-stream", headers=headers
+        )
 
     @router.get("/metrics", summary="Figures for Prometheus")
     async def prometheus() -> PlainTextResponse:
-        return PlainTextResponse(metrics.render(now(), coordinator), media_type=CONTENT_TYPE)
+        text = metrics.render(now(), coordinator, num_unwritten=journal.num_unwritten)
+        return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     def carry_out(request: Request, name: str, *arguments: Any) -> Done:
         try:
@@ -143,10 +145,20 @@ def make_router(coordinator: Coordinator, journal: Journal, metrics: Metrics) ->
     return router
 
 
-async def _sse(journal: Journal, last_id: int) -> AsyncIterator[str]:
+def _resumed(last_event_id: str | None, coordinator: str, since: int) -> int:
+    """Returns the id of the last line that a follower has, 0 if it has those of another coordinator."""
+    if last_event_id is None:
+        return since
+    name, _, number = last_event_id.rpartition("/")
+    is_ours = name == coordinator and number.isascii() and number.isdigit() and len(number) < 19
+    return int(number) if is_ours else 0
+
+
+async def _sse(journal: Journal, coordinator: str, last_id: int) -> AsyncIterator[str]:
+    """Renders lines as server-sent events; their ids name the coordinator, as each counts from 1."""
     yield "retry: 500\n\n"
     async for line in journal.follow(last_id):
         if line is None:
             yield ": still here\n\n"
         else:
-            yield f"id: {line['id']}\nevent: line\ndata: {json.dumps(line, default=str)}\n\n"
+            yield f"id: {coordinator}/{line['id']}\nevent: line\ndata: {json.dumps(line)}\n\n"

@@ -10,6 +10,7 @@ import datetime
 import ipaddress
 import os
 import re
+import secrets
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,7 @@ class Certificate(NamedTuple):
     role: PeerRole
     path: Path
     is_new: bool
+    valid_until: datetime.datetime
 
 
 def make_certificates(
@@ -61,21 +63,25 @@ def make_certificates(
     operators: tuple[str, ...] = ("operator",),
     hosts: tuple[str, ...] = (),
     valid_days: int = VALID_DAYS,
+    is_renewal: bool = False,
 ) -> list[Certificate]:
     """Makes the authority, the coordinator's, the members' and the operators' certificates that are missing.
 
     Writes `ca.pem`, `ca.key`, and for every name `NAME.pem` and `NAME.key`; operators also get `NAME.p12` without
-    a password, for a browser. What is there stays. `ca.key` is needed to make further ones and nowhere else.
+    a password, for a browser. What is there stays, unless it has expired or lacks a host. `ca.key` is needed to
+    make further ones and nowhere else.
 
     Args:
         directory: where they go; made if missing.
         names: replica groups.
         operators: people or tools that may drain, evict and override.
         hosts: names and addresses under which browsers reach coordinators; members do not look at them.
-        valid_days: lifetime in days.
+        valid_days: lifetime in days; nothing outlives the authority.
+        is_renewal: make all that are named anew, with new keys. The authority stays.
 
     Raises:
-        CertificateError: a name cannot be used, or the directory cannot be written.
+        CertificateError: a name cannot be used or has another role, the authority has expired or is broken, or
+            the directory cannot be written.
     """
     if not 1 <= valid_days <= 3650:
         raise CertificateError(f"valid_days is {valid_days}; valid: 1 to 3650")
@@ -95,15 +101,48 @@ def make_certificates(
         made = []
         for name, role in roles.items():
             path = directory / f"{name}.pem"
-            is_new = not (path.exists() and path.with_suffix(".key").exists())
-            if is_new:
-                _issue(path, name, role, authority, key, hosts=hosts, valid_days=valid_days)
-            made.append(Certificate(name, role, path, is_new))
+            wanted = hosts if role is PeerRole.COORDINATOR else ()
+            certificate = None if is_renewal else _usable(path, name, role, wanted)
+            if certificate is not None:
+                made.append(Certificate(name, role, path, False, certificate.not_valid_after_utc))
+                continue
+            certificate = _issue(path, name, role, authority, key, hosts=wanted, valid_days=valid_days)
+            made.append(Certificate(name, role, path, True, certificate.not_valid_after_utc))
     except OSError as error:
         raise CertificateError(
             f"{error.filename or directory}: cannot be written: {error.strerror or error}"
         ) from error
     return made
+
+
+def _usable(path: Path, name: str, role: PeerRole, hosts: tuple[str, ...]) -> x509.Certificate | None:
+    """Returns a participant's certificate if it is there, has not expired and names the hosts."""
+    if not (path.exists() and path.with_suffix(".key").exists()):
+        return None
+    certificate = _read(path)
+    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    if units and str(units[0].value) != role:
+        raise CertificateError(
+            f"{path} is a certificate of the {units[0].value!s} {name}; give the {role} another name, "
+            "or move its files away"
+        )
+    if certificate.not_valid_after_utc <= datetime.datetime.now(datetime.UTC):
+        return None
+    if hosts:
+        try:
+            named = list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except x509.ExtensionNotFound:
+            return None
+        if any(_general_name(host) not in named for host in hosts):
+            return None
+    return certificate
+
+
+def _read(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CertificateError(f"{path} is no certificate in PEM form: {error}") from error
 
 
 def role_of(subject: object) -> tuple[PeerRole, str] | None:
@@ -125,22 +164,29 @@ def _authority(directory: Path, valid_days: int) -> tuple[x509.Certificate, ec.E
             f"{missing} is missing while {present} is there; put it back, or use an empty directory"
         )
     if certificate_path.exists():
+        certificate = _read(certificate_path)
         try:
-            certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
             key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-        except ValueError as error:
-            raise CertificateError(f"{certificate_path} and {key_path} cannot be read: {error}") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise CertificateError(f"{key_path} is no elliptic-curve key; use an empty directory")
+        except (ValueError, TypeError) as error:
+            raise CertificateError(
+                f"{key_path} cannot be read as a key without a password: {error}"
+            ) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise CertificateError(f"{key_path} is not the key of {certificate_path}; use an empty directory")
+        if certificate.not_valid_after_utc <= datetime.datetime.now(datetime.UTC):
+            raise CertificateError(
+                f"{certificate_path} has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+                "make a new authority in an empty directory"
+            )
         return certificate, key
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "farstep run authority")])
-    builder = _builder(name, name, key.public_key(), valid_days)
+    builder = _builder(name, name, key.public_key(), key.public_key(), _expiry(valid_days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates
     certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
     _write_key(key_path, key)
-    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
 
 
@@ -153,7 +199,7 @@ def _issue(
     *,
     hosts: tuple[str, ...],
     valid_days: int,
-) -> None:
+) -> x509.Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -161,7 +207,8 @@ def _issue(
             x509.NameAttribute(NameOID.COMMON_NAME, name),
         ]
     )
-    builder = _builder(subject, authority.subject, key.public_key(), valid_days)
+    until = min(_expiry(valid_days), authority.not_valid_after_utc)
+    builder = _builder(subject, authority.subject, key.public_key(), authority_key.public_key(), until)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     alternatives: list[x509.GeneralName] = [x509.DNSName(name)]
@@ -179,14 +226,24 @@ def _issue(
         bundle = pkcs12.serialize_key_and_certificates(
             name.encode(), key, certificate, [authority], serialization.NoEncryption()
         )
-        _write_private(path.with_suffix(".p12"), bundle)
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        _write(path.with_suffix(".p12"), bundle, 0o600)
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    return certificate
+
+
+def _expiry(valid_days: int) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=valid_days)
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid_days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    valid_until: datetime.datetime,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -194,7 +251,9 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + datetime.timedelta(days=valid_days))
+        .not_valid_after(valid_until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(signer, critical=False)
     )
 
 
@@ -211,11 +270,19 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _write_private(path, pem)
+    _write(path, pem, 0o600)
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """Writes a file that nobody but its owner could ever read, not even for a moment."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Replaces a file as a whole; nobody without the right could ever read it, not even for a moment."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

@@ -1,17 +1,21 @@
-"""The page that shows a run live. It only reads: there is nothing on it that could stop a run."""
+"""The page that shows a run live, and the one that describes the interface. They only read.
+
+There is nothing on them that could stop a run, and nothing that comes from elsewhere.
+"""
 
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
 
 from farstep.coordinator.guard import require_reader
 
-__all__ = ["make_dashboard"]
+__all__ = ["make_pages"]
 
-_TYPES = {"dashboard.html": "text/html", "dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
 _HEADERS = {
     # All there is comes from here, and nothing that a member calls itself can become a script.
@@ -22,13 +26,13 @@ _HEADERS = {
 }
 
 
-def make_dashboard() -> APIRouter:
-    """Makes the routes of the page and of what belongs to it."""
+def make_pages() -> APIRouter:
+    """Makes the routes of the pages and of what belongs to them."""
     router = APIRouter(dependencies=[Depends(require_reader)], include_in_schema=False)
 
     def serve(name: str) -> Response:
         text = files("farstep.coordinator").joinpath("pages", name).read_text(encoding="utf-8")
-        return Response(text, media_type=f"{_TYPES[name]}; charset=utf-8", headers=_HEADERS)
+        return Response(text, media_type=f"{_TYPES[Path(name).suffix]}; charset=utf-8", headers=_HEADERS)
 
     @router.get("/")
     async def page() -> Response:
@@ -41,5 +45,17 @@ def make_dashboard() -> APIRouter:
     @router.get("/dashboard.js")
     async def script() -> Response:
         return serve("dashboard.js")
+
+    @router.get("/docs")
+    async def interface() -> Response:
+        return serve("docs.html")
+
+    @router.get("/docs.js")
+    async def interface_script() -> Response:
+        return serve("docs.js")
+
+    @router.get("/openapi.json")
+    async def openapi(request: Request) -> JSONResponse:
+        return JSONResponse(request.app.openapi())
 
     return router

@@ -8,6 +8,7 @@ a page on the internet must not be able to stop a run on the machine of whoever 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ __all__ = ["CertifiedProtocol", "allows_member", "peer_name", "require_operator"
 PEER = "peer"
 """Key under which role and name of the peer are in the state of a request."""
 
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+LOCAL_NAME = "localhost"
+"""The one name that nobody else can make point here; otherwise loopback addresses are asked for."""
 
 
 class CertifiedProtocol(H11Protocol):
@@ -70,9 +72,19 @@ def _has_tls(request: Request) -> bool:
 
 def _refuse_foreign_pages(request: Request) -> None:
     host = request.headers.get("host", "")
-    if not _has_tls(request) and (urlsplit(f"//{host}").hostname or "") not in LOCAL_HOSTS:
+    if not _has_tls(request) and not _is_local(host):
         # A name that resolves to loopback would let a foreign page read answers.
-        raise HTTPException(421, f"Host is {host!r}; valid without certificates: {', '.join(LOCAL_HOSTS)}")
+        raise HTTPException(
+            421, f"Host is {host!r}; valid without certificates: {LOCAL_NAME} and loopback addresses"
+        )
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin.lower() != f"{request.url.scheme}://{host}".lower():
         raise HTTPException(403, f"a page of {origin} may not ask this coordinator")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == LOCAL_NAME or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -6,7 +6,7 @@ started; it holds no history, so look at their increase, as one does.
 
 from __future__ import annotations
 
-import math
+import re
 
 from prometheus_client import (
     CollectorRegistry,
@@ -51,6 +51,15 @@ _PLAIN = {
     "paths_good": ("farstep_paths_good", "Entropy values in use."),
     "paths_bad": ("farstep_paths_bad", "Entropy values that are avoided."),
 }
+_PLANES = {
+    "tx_bytes": ("farstep_plane_sent_bytes", "Bytes sent on one plane since the member started."),
+    "good": ("farstep_plane_paths_good", "Entropy values of one plane in use."),
+    "bad": ("farstep_plane_paths_bad", "Entropy values of one plane that are avoided."),
+}
+_PLANE_KEY = re.compile(r"plane\.(\d{1,2})\.(\w+)")
+
+KINDS_MAX = 256
+"""Most kinds of events that are counted by name; members choose the names of theirs."""
 
 
 class Metrics:
@@ -84,6 +93,13 @@ class Metrics:
         self._rtt = self._gauge(
             "farstep_member_rtt_seconds", "Round trip between a member and the coordinator.", "name", "site"
         )
+        self._unwritten = self._gauge(
+            "farstep_log_missing_lines", "Lines that the event log lacks because the disk did not take them."
+        )
+        self._kinds: set[str] = set()
+        self._planes = {
+            key: self._gauge(name, text, "name", "site", "plane") for key, (name, text) in _PLANES.items()
+        }
         self._figures = {
             key: self._gauge(name, text, "name", "site")
             for key, (name, text) in (_NANOSECONDS | _PLAIN).items()
@@ -91,21 +107,25 @@ class Metrics:
 
     def note(self, note: Note) -> None:
         """Takes a note of the coordinator: its listener."""
-        self._events.labels(note.kind if note.kind.isascii() else "other").inc()
+        if len(self._kinds) < KINDS_MAX and note.kind.isascii():
+            self._kinds.add(note.kind)
+        self._events.labels(note.kind if note.kind in self._kinds else "other").inc()
         if note.kind == "generation":
             is_urgent = bool(note.fields.get("urgent"))
             self._generations.labels("urgent" if is_urgent else "planned").inc()
             if is_urgent:
                 self._regroup.observe(float(note.fields.get("took_ms", 0.0)) / 1e3)
 
-    def render(self, status: Status, coordinator: Coordinator) -> bytes:
+    def render(self, status: Status, coordinator: Coordinator, *, num_unwritten: int = 0) -> bytes:
         """Returns everything in Prometheus' text format."""
+        self._unwritten.set(num_unwritten)
         self._generation.set(status.generation.number if status.generation else 0)
         self._step.set(status.step or 0)
         self._waiting.set(status.waiting is not None)
         self._lines.set(coordinator.num_lines)
         self._garbled.set(coordinator.num_garbled)
-        for gauge in (self._states, self._up, self._member_step, self._rtt, *self._figures.values()):
+        by_member = (self._states, self._up, self._member_step, self._rtt)
+        for gauge in (*by_member, *self._figures.values(), *self._planes.values()):
             gauge.clear()
         for member in status.members:
             self._states.labels(member.state).inc()
@@ -116,10 +136,14 @@ class Metrics:
                 self._member_step.labels(*labels).set(member.step)
             if member.rtt_ms is not None:
                 self._rtt.labels(*labels).set(member.rtt_ms / 1e3)
-            for key, gauge in self._figures.items():
-                value = member.figures.get(key, math.nan)
-                if not math.isnan(value):
-                    gauge.labels(*labels).set(value / 1e9 if key in _NANOSECONDS else value)
+            for key, value in member.figures.items():
+                plane = _PLANE_KEY.fullmatch(key)
+                if value is None:
+                    continue
+                if key in self._figures:
+                    self._figures[key].labels(*labels).set(value / 1e9 if key in _NANOSECONDS else value)
+                elif plane is not None and plane[2] in self._planes:
+                    self._planes[plane[2]].labels(*labels, plane[1]).set(value)
         return generate_latest(self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:

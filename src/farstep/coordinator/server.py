@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,10 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, WebSocket
 
+from farstep import __version__
 from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
-from farstep.coordinator.dashboard import make_dashboard
+from farstep.coordinator.dashboard import make_pages
 from farstep.coordinator.guard import CertifiedProtocol, allows_member
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
@@ -37,7 +40,7 @@ class ServerSettings:
         host: address to listen on.
         port: TCP port; 0 has the kernel choose one.
         tls: certificates; without them anybody who can connect may take part.
-        announce: file into which the coordinator's URL is written once it listens (`file:` address of members).
+        announce: file into which the coordinator's URLs are written once it listens (`file:` address of members).
         log: file of the event log, continued if it exists.
     """
 
@@ -68,10 +71,11 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
             coordinator.stop()
             journal.close()
 
-    app = FastAPI(title="farstep coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="farstep coordinator", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.coordinator = coordinator
+    app.state.journal = journal
     app.include_router(make_router(coordinator, journal, metrics))
-    app.include_router(make_dashboard())
+    app.include_router(make_pages())
 
     @app.websocket(MEMBER_PATH)
     async def member(websocket: WebSocket) -> None:
@@ -87,18 +91,56 @@ async def serve_coordinator(
     app: FastAPI, settings: ServerSettings, *, on_listening: Callable[[str], None] | None = None
 ) -> None:
     """Serves until SIGINT or SIGTERM; a run goes on without its coordinator."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    url = f"{'wss' if settings.tls else 'ws'}://{shown}:{port}"
-    server = uvicorn.Server(uvicorn_config(app, settings))
-    if settings.announce is not None:
-        write_address(settings.announce, url)
-    if on_listening is not None:
-        on_listening(url)
-    with listener:
-        await server.serve(sockets=[listener])
+    config = uvicorn_config(app, settings)
+    config.load()  # certificates that cannot be used are told before anybody is told where to come
+    with _listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        scheme = "wss" if settings.tls else "ws"
+        urls = [f"{scheme}://{shown}:{port}" for shown in reachable_hosts(host)]
+        if settings.announce is not None:
+            write_addresses(settings.announce, urls)
+        if on_listening is not None:
+            on_listening(urls[0])
+        await _Server(config).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Sends followers of the event log home before it waits for requests to end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app = self.config.app
+        if isinstance(app, FastAPI):
+            app.state.journal.dismiss()
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    return socket.create_server(
+        address[:2],
+        family=family,
+        backlog=BACKLOG,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+    )
+
+
+def reachable_hosts(host: str) -> list[str]:
+    """Returns under which hosts others reach a listener that is bound to `host`, as they stand in URLs."""
+    if host not in ("0.0.0.0", "::"):
+        return [f"[{host}]" if ":" in host else host]
+    hosts = []
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        if family is socket.AF_INET6 and host != "::":
+            continue
+        try:  # connecting a datagram socket sends nothing; it asks for the route
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((elsewhere, 9))
+                own = probe.getsockname()[0]
+                hosts.append(f"[{own}]" if ":" in own else own)
+        except OSError:
+            continue
+    return [*(hosts or ["127.0.0.1"]), socket.gethostname()]
 
 
 def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
@@ -119,11 +161,15 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
     )
 
 
-def write_address(path: Path, url: str) -> None:
-    """Writes the coordinator's URL so that readers see the old one or the new one, never a part."""
-    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{id(path)}")
-    draft.write_text(f"{url}\n", encoding="utf-8")
-    draft.replace(path)
+def write_addresses(path: Path, urls: Sequence[str]) -> None:
+    """Writes URLs, one a line, so that readers see the old ones or the new ones, never a part."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        draft.write_text("".join(f"{url}\n" for url in urls), encoding="utf-8")
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def run_coordinator(
@@ -131,6 +177,7 @@ def run_coordinator(
     settings: ServerSettings | None = None,
     *,
     on_listening: Callable[[str], None] | None = None,
+    journal: Journal | None = None,
 ) -> None:
     """Runs a coordinator in this process until SIGINT or SIGTERM.
 
@@ -138,7 +185,8 @@ def run_coordinator(
         config: how generations are formed and changed.
         settings: where to listen.
         on_listening: called with the URL (`ws://host:port`) once connections are accepted.
+        journal: where events go, instead of to `settings.log`.
     """
     settings = settings or ServerSettings()
-    app = create_app(Coordinator(config), Journal(settings.log))
+    app = create_app(Coordinator(config), journal if journal is not None else Journal(settings.log))
     asyncio.run(serve_coordinator(app, settings, on_listening=on_listening))

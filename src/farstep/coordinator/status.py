@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -19,7 +20,7 @@ generation, and not there. `observer`: watches."""
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class MemberStatus(_Record):
@@ -41,8 +42,8 @@ class MemberStatus(_Record):
     rtt_ms: float | None
     cause: str
     """Why it is gone or leaving."""
-    figures: dict[str, float]
-    """The newest figures it reported; names carry their units."""
+    figures: dict[str, float | None]
+    """The newest figures it reported; names carry their units. None stands for what is not a finite number."""
     labels: dict[str, str]
 
 
@@ -151,7 +152,7 @@ def _member(proposer: Proposer, item: Attendance, now_ns: int) -> MemberStatus:
         silent_s=round((now_ns - item.last_heard_ns) / 1e9, 3) if item.link is not None else None,
         rtt_ms=round(item.rtt_ns / 1e6, 3) if item.rtt_ns is not None else None,
         cause=proposer.roster.cause(item) if is_gone else (item.leaving or ""),
-        figures=dict(item.figures),
+        figures={key: value if math.isfinite(value) else None for key, value in item.figures.items()},
         labels=dict(info.labels),
     )
 

@@ -12,14 +12,13 @@ import contextlib
 import logging
 import os
 import random
-import ssl
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from farstep.membership import messages as wire
 from farstep.membership.addresses import AddressBook
@@ -187,7 +186,7 @@ class MembershipClient(Desk):
     async def _open(self, url: str) -> ClientConnection:
         secure = url.startswith("wss:")
         if secure and self._context is None:
-            raise ssl.SSLError(f"{url} needs certificates")
+            raise ConnectionError(f"{url} needs certificates")
         if not secure and self._context is not None:
             raise ssl.SSLError(f"{url} has no certificate while this member has one; valid: wss://")
         return await connect(
@@ -321,6 +320,8 @@ def _describe(error: BaseException | None) -> str:
             return "the line broke"
         case TimeoutError():
             return f"no answer within {OPEN_TIMEOUT_S:g} s"
+        case InvalidStatus(response=response) if response.status_code == 403:
+            return "it does not take this certificate for a member's"
         case InvalidHandshake() | InvalidURI():
             return f"something else answers there: {error}"
         case None:
