@@ -188,7 +188,7 @@ class MembershipClient(Desk):
         if secure and self._context is None:
             raise ConnectionError(f"{url} needs certificates")
         if not secure and self._context is not None:
-            raise ssl.SSLError(f"{url} has no certificate while this member has one; valid: wss://")
+            raise ConnectionError(f"{url} has no certificate while this member has one; valid: wss://")
         return await connect(
             url,
             ssl=self._context if secure else None,
