@@ -14,6 +14,7 @@ from farstep.cli import (
     coordinator,
     doctor,
     lab,
+    local,
     members,
     report,
     reproduce,
@@ -42,6 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("local")(local.local)
 app.command("resume")(resume.resume)
 app.command("coordinator")(coordinator.coordinator)
 app.command("certificates")(coordinator.certificates)

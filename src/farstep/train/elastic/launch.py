@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from farstep.train.errors import RunFailed
 
@@ -41,6 +41,8 @@ class LocalJob:
         env: further variables of the members.
         threads_per_member: `OMP_NUM_THREADS` of the members.
         config: further settings of the coordinator by the names of its options, such as `min_groups` or `silence_s`.
+        echo: receives what the members write, each line with the member's name in front; by default it goes to a file
+            `NAME.log` each.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class LocalJob:
         env: Mapping[str, str] | None = None,
         threads_per_member: int = 1,
         config: Mapping[str, Any] | None = None,
+        echo: TextIO | None = None,
     ) -> None:
+        self._echo = echo
         self.command = list(command)
         self.folder = folder if folder is not None else Path(tempfile.mkdtemp(prefix="farstep-job-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -179,10 +183,26 @@ class LocalJob:
     ) -> None:
         self.close()
 
-    def _spawn(
-        self, command: Sequence[str], name: str, variables: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, command: Sequence[str], name: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **variables}
+        if self._echo is not None and name != "coordinator":
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,  # Ctrl-C is for the launcher, which passes it on
+            )
+            threading.Thread(target=self._copy, args=(process, name), daemon=True).start()
+            return process
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **variables}
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
             )
+
+    def _copy(self, process: subprocess.Popen[bytes], name: str) -> None:
+        assert process.stdout is not None and self._echo is not None, "the output is a pipe to be copied"
+        for line in process.stdout:
+            self._echo.write(f"{name}: {line.decode(errors='replace').rstrip()}\n")
+            self._echo.flush()
