@@ -65,7 +65,6 @@ def make_router(coordinator: Coordinator, journal: Journal, metrics: Metrics) ->
     """Makes the routes of one coordinator; reading needs a certificate, commanding an operator's."""
     started_ns = time.monotonic_ns()
     router = APIRouter(dependencies=[Depends(require_reader)])
-    commands = APIRouter(dependencies=[Depends(require_operator)])
 
     def now() -> Status:
         return status_of(coordinator.proposer, time.monotonic_ns(), started_ns=started_ns)
@@ -105,6 +104,14 @@ def make_router(coordinator: Coordinator, journal: Journal, metrics: Metrics) ->
         text = metrics.render(now(), coordinator, num_unwritten=journal.num_unwritten)
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
+    router.include_router(_commands(coordinator, journal))
+    return router
+
+
+def _commands(coordinator: Coordinator, journal: Journal) -> APIRouter:
+    """Makes the routes that change something."""
+    commands = APIRouter(dependencies=[Depends(require_operator)])
+
     def carry_out(request: Request, name: str, *arguments: Any) -> Done:
         try:
             done = coordinator.command(name, *arguments)
@@ -141,8 +148,7 @@ def make_router(coordinator: Coordinator, journal: Journal, metrics: Metrics) ->
         journal.add("operator", {"who": peer_name(request), "did": f"changed {changes}"})
         return config_fields(config)
 
-    router.include_router(commands)
-    return router
+    return commands
 
 
 def _resumed(last_event_id: str | None, coordinator: str, since: int) -> int:
