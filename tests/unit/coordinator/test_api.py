@@ -46,7 +46,7 @@ def client(staffed):
 
 
 def test_status_members_generations_and_events(staffed, client):
-    coordinator, crew, app = staffed
+    _, crew, app = staffed
     for note in crew.notes:
         app.state.journal.note(note)
     status = client.get("/v1/status").json()
