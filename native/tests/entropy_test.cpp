@@ -149,6 +149,20 @@ void check_skip_passes() {
         for (int i = 0; i < 8; ++i) seen += send(*s, 0) == marked;
         CHECK(seen == 1 && s->state(marked) == EvState::Good, "and is back after %u", passes);
     }
+    // A turn that is still to come in this pass is the first of those it sits out.
+    for (const uint32_t passes : {0u, 1u, 2u, 7u}) {
+        PathSetConfig c = shape(1, 8, 0);
+        c.skip_passes = passes;
+        auto s = make(c);
+        for (int i = 0; i < 8; ++i) send(*s, 0);
+        const EvIndex visited = send(*s, 0), marked = visited == 0 ? 1 : 0;
+        s->on_trimmed(0, marked, false, 4096);
+        const uint32_t turns = std::max(passes, 1u);  // also with none: it sits out what is left of the pass
+        for (uint32_t i = 0; i < 7 * turns - 1; ++i) CHECK(send(*s, 0) != marked, "it sits out %u turns", turns);
+        int seen = 0;
+        for (int i = 0; i < 8; ++i) seen += send(*s, 0) == marked;
+        CHECK(seen == 1 && s->state(marked) == EvState::Good, "and is back after %u", turns);
+    }
     // With one of two skipping for long and the other excluded, sending goes on all the same.
     PathSetConfig c = shape(1, 2, 0);
     c.skip_passes = 1'000;

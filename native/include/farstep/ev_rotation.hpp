@@ -55,6 +55,15 @@ public:
     // All EVs of a plane by position; the first active(plane) are in the rotation.
     EvIndex at(uint8_t plane, uint32_t position) const noexcept { return table_[planes_[plane].begin + position]; }
     uint32_t pass(uint8_t plane) const noexcept { return planes_[plane].pass; }
+    // Its turn in this pass is over. Looks for it, as nothing is kept of a visit; that no place ends the search lets a
+    // processor compare many at once.
+    bool was_visited(EvIndex ev, uint8_t plane) const noexcept {
+        const Stretch& s = planes_[plane];
+        const EvIndex* const visited = table_.get() + s.begin;
+        bool found = false;
+        for (uint32_t i = 0; i < s.cursor; ++i) found |= visited[i] == ev;
+        return found;
+    }
     bool at_pass_end(uint8_t plane) const noexcept { return planes_[plane].cursor >= planes_[plane].active; }
     void next_pass(uint8_t plane) noexcept {
         planes_[plane].cursor = 0;

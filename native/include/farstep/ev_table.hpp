@@ -96,7 +96,8 @@ public:
         return kNoEv;
     }
 
-    // Sits out the rest of this pass and the next `skip_passes`.
+    // Sits out its next `skip_passes` turns, and what is left of this pass at least. A turn still to come in this pass is
+    // the first of them.
     void skip(uint64_t now, EvIndex ev) noexcept {
         EvRecord& e = at(ev);
         Plane& p = planes_[e.plane];
@@ -107,7 +108,8 @@ public:
             ++p.skipping;
             set_state(now, ev, EvState::Skip);
         }
-        e.skip_until = rotation_.pass(e.plane) + skip_passes_;
+        const bool turn_is_ahead = skip_passes_ > 0 && !rotation_.was_visited(ev, e.plane);
+        e.skip_until = rotation_.pass(e.plane) + skip_passes_ - turn_is_ahead;
     }
 
     // Takes an EV out of service into `state`; with `replace`, a backup of its plane takes its place.

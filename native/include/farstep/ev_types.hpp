@@ -58,7 +58,7 @@ struct PathSetConfig {
     uint32_t min_active = 0;                        // 0 = a quarter of the active EVs, at least one per plane
     ShareMode share = ShareMode::Equal;
     uint64_t seed = 0;
-    uint32_t skip_passes = 1;                       // whole passes a marked EV sits out, besides the rest of the current one
+    uint32_t skip_passes = 1;                       // turns a marked EV sits out, and what is left of the pass at least
     uint64_t probe_interval_ns = 0;                 // 0 = 32 RTT within 1 ms .. 250 ms, follows set_rtt
     uint64_t probe_spacing_ns = 50'000;             // least time between two probes of this set; at least RTT / 8
     uint32_t restore_successes = 5;                 // probes in a row that bring an EV back

@@ -107,7 +107,7 @@ class EvProfile:
         active_per_plane: values in rotation.
         backup_per_plane: values that replace failed ones.
         min_active: losses never push the number of good values below this; None: a quarter of the active.
-        skip_passes: turns of the rotation a marked value sits out, besides the rest of the current one.
+        skip_passes: turns of the rotation a marked value sits out; the rest of the current one at least.
         share: `equal` bytes on every plane, or in proportion to the `capacity` each turns out to have.
         probe_interval_ns: between two probes of one failed value; None: max(1 ms, 32 round trips).
         probe_spacing_ns: between any two probes of a connection.

@@ -59,7 +59,7 @@ class Transport(_Described):
     restore_probes: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """answered probes that make a bad path good again"""
     skip_passes: Annotated[int, Field(ge=0, le=1_000)] | None = None
-    """turns of the rotation a marked path sits out, besides the rest of the current one"""
+    """turns of the rotation a marked path sits out; the rest of the current one at least"""
     sack_bytes: Bytes | None = None
     """bytes after which a receiver acknowledges"""
     mpr_packets: Annotated[int, Field(ge=128, le=32_640)] | None = None
