@@ -84,7 +84,10 @@ class Session:
             try:
                 action(time.monotonic() + wait_s)
             except EngineError as error:
-                raise self._fail(name, error) from error
+                failure = self._fail(name, error)
+                if failure is error:  # raised from itself, it would be its own cause
+                    raise
+                raise failure from error
             except BaseException as error:
                 # Ctrl-C among them. This rank's part is not done and cannot be made up for.
                 self.abort(f"{name} was broken off on rank {self.rank} by {type(error).__name__}")

@@ -492,8 +492,10 @@ def _is_same_seat(old: Generation | None, new: Generation, own_id: str) -> bool:
 def _suspects(error: BaseException, generation: Generation, own_id: str) -> list[str]:
     """Members that an error and its causes name; lanes call them by their seats."""
     found: list[str] = []
+    seen: set[int] = set()
     link: BaseException | None = error
-    while link is not None:
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
         for match in STEP_WORDS.finditer(f"{getattr(link, 'peer', '')} {link}"):
             seat = int(match.group(1))
             if seat < len(generation.seats):
