@@ -37,6 +37,10 @@ class DestinationTable {
 public:
     /// Room for as many peers as there can be connections.
     explicit DestinationTable(uint32_t capacity) : capacity_(capacity), storage_(new Storage[capacity]) {}
+    ~DestinationTable() {
+        for (Destination& d : *this) d.~Destination();
+    }
+    DestinationTable(const DestinationTable&) = delete;
 
     /// The destination of a peer, made anew if no connection to it is left.
     Destination& join(uint64_t peer_id, const NsccConfig& cc) noexcept {
