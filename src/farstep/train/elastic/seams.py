@@ -180,7 +180,9 @@ class HealingPort(Protocol):
     def follow(self, is_done: Callable[[], bool]) -> None:
         """Pulls the state of the run, announces it and keeps up with it until told to end."""
 
-    def catch_up(self, step: int, sources: Sequence[str], timeout_s: float) -> bool:
+    def catch_up(
+        self, step: int, sources: Sequence[str], timeout_s: float, is_over: Callable[[], bool]
+    ) -> bool:
         """Makes the steps that are missing up to ``step`` of those committed elsewhere; False if it cannot."""
 
     def close(self) -> None:

@@ -182,13 +182,20 @@ class Healing:
             else:
                 self._apply_next(feed)
 
-    def catch_up(self, step: int, sources: Sequence[str] = (), timeout_s: float = 30.0) -> bool:
+    def catch_up(
+        self,
+        step: int,
+        sources: Sequence[str] = (),
+        timeout_s: float = 30.0,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Brings the state to a number of steps, by gradients if possible, else by pulling it whole.
 
         Args:
             step: number of steps wanted.
             sources: who has them; informative, since everyone with a seat is asked.
             timeout_s: when to give up.
+            is_over: polled; True ends the call: those who wait for this member do so no more.
 
         Returns:
             Whether the state has seen exactly that many steps.
@@ -196,7 +203,7 @@ class Healing:
         if self._adapter.committed < step:
             end_s = time.monotonic() + timeout_s
             self._has_state = True  # whatever it is, gradients may lead on from it
-            self.follow(lambda: self._adapter.committed >= step or time.monotonic() > end_s)
+            self.follow(lambda: self._adapter.committed >= step or is_over() or time.monotonic() > end_s)
         return self._adapter.committed == step
 
     def wake(self) -> None:
