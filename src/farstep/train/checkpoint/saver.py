@@ -45,6 +45,9 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 NICENESS = 10
 """The writing thread gets out of the way of the training on a busy processor."""
 
+LET_GO_S = 0.01
+"""The writing thread begins after this, so that the training gets the interpreter back at once."""
+
 _log = logging.getLogger("farstep.train.checkpoint")
 
 
@@ -177,8 +180,8 @@ class Saver:
     # -- in the background ----------------------------------------------------------------------
 
     def _run(self, job: _Job) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        time.sleep(LET_GO_S)
+        _give_way()
         begin_s = time.perf_counter()
         work = None
         try:
@@ -259,6 +262,14 @@ class Saver:
             self._on_event(kind, fields)
         except Exception:
             _log.exception("the event %s could not be passed on", kind)
+
+
+def _give_way() -> None:
+    """Puts the calling thread behind those that train, also where these have real-time priority."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 import errno
 import json
+import sys
 import threading
 from pathlib import Path
 
@@ -298,7 +299,9 @@ def test_a_trainer_saves_what_is_due_and_resumes_from_the_newest(tmp_path: Path)
     assert steps(tmp_path) == [4]
     assert_is_state_of(resumed.restored, 4)
     assert [kind for kind, _ in events] == ["checkpoint_saved", "checkpoint_loaded"]
-    assert checkpoint.newest().manifest.info == {"group": "a-0"}
+    info = checkpoint.newest().manifest.info
+    assert info["group"] == "a-0"
+    assert info["command"] == sys.orig_argv
 
 
 def test_a_checkpoint_that_goes_while_it_is_loaded_is_passed_over(
