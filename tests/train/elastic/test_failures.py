@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch.utils.data import TensorDataset
 
 from farstep.train.elastic.options import Synchronous
 from farstep.train.elastic.trainer import Trainer
+from farstep.train.errors import RunFailed
 from farstep.train.healing import Healing, state_digest
 from farstep.train.run import Run
 from tests.train.elastic.groups import Groups, small_model
 
 STEPS = 12
 KILL_AT = 5
-SPARE_STEPS = 500
+SPARE_STEPS = 200
 """Enough for a spare to get the state and for the member to die afterwards."""
 DATA = TensorDataset(
     torch.randn(64, 6, generator=torch.Generator().manual_seed(1)),
@@ -174,3 +176,111 @@ def test_a_spare_takes_over_bit_for_bit(point: str, form: str) -> None:
     assert set(scenario.digests.values()) == {undisturbed.digests["a-0"]}
     assert scenario.reports["s-0"], "the spare has trained"
     assert {report.num_groups for report in scenario.reports["a-0"]} == {3}
+
+
+def test_a_member_that_hangs_is_given_up_by_the_others() -> None:
+    groups = Groups(groups=3, min_groups=1)
+    lets_go = threading.Event()
+
+    def work(run: Run) -> tuple[int, int]:
+        model = small_model(1)
+        policy = Synchronous(step_deadline_s=0.4)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy)
+
+        def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
+            if run.name == "b-0" and trainer.committed == KILL_AT and not lets_go.is_set():
+                lets_go.wait(20)
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        for batch in run.shard(DATA, batch_size=12, steps=STEPS):
+            trainer.step(loss_of, batch)
+            if run.name == "a-0" and trainer.committed == STEPS:
+                lets_go.set()
+        assert trainer.report is not None
+        return trainer.committed, trainer.report.num_groups
+
+    for name in ("a-0", "b-0", "c-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.close()
+    assert not groups.errors
+    assert groups.results["a-0"] == groups.results["c-0"] == (STEPS, 2)
+    assert any(kind == "evict" or "lost" in kind for kind, _ in groups.hub.events)
+
+
+def test_members_that_start_differently_train_the_model_of_the_first() -> None:
+    groups = Groups(groups=2, min_groups=2)
+
+    def work(run: Run) -> str:
+        model = small_model(1 if run.name == "a-0" else 2)
+        trainer = Trainer(run, model, torch.optim.AdamW(model.parameters(), lr=0.1))
+        trainer.ready()
+        return state_digest(dict(model.state_dict()))
+
+    for name in ("a-0", "b-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.close()
+    assert groups.results["a-0"] == groups.results["b-0"] == state_digest(dict(small_model(1).state_dict()))
+
+
+def test_a_step_without_finite_gradient_is_left_out_by_all() -> None:
+    groups = Groups(groups=2, min_groups=2)
+
+    def work(run: Run) -> tuple[list[bool], str, float]:
+        model = small_model(1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        trainer = Trainer(run, model, optimizer, scheduler=scheduler)
+        applied = []
+        for batch in run.shard(DATA, batch_size=12, steps=4):
+            spoils = run.name == "b-0" and trainer.committed == 2
+            factor = float("nan") if spoils else 1.0
+            trainer.step(lambda b=batch, f=factor: f * nn.functional.cross_entropy(model(b[0]), b[1]))
+            assert trainer.report is not None
+            applied.append(trainer.report.is_applied)
+        return applied, state_digest(trainer.state.capture()), optimizer.param_groups[0]["lr"]
+
+    for name in ("a-0", "b-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.close()
+    assert not groups.errors
+    assert groups.results["a-0"] == groups.results["b-0"]
+    assert groups.results["a-0"][0] == [True, True, False, True]
+    assert groups.results["a-0"][2] == pytest.approx(0.1 * 0.5**3), (
+        "the scheduler counts steps that were applied"
+    )
+
+
+def test_training_that_has_diverged_ends_with_a_word() -> None:
+    groups = Groups(groups=2, min_groups=1)
+
+    def work(run: Run) -> None:
+        model = small_model(1)
+        policy = Synchronous(refused_steps_max=3)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy)
+        for batch in run.shard(DATA, batch_size=12, steps=20):
+            trainer.step(lambda b=batch: model(b[0]).sum() * float("inf"))
+
+    for name in ("a-0", "b-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.close()
+    assert {type(error) for error in groups.errors.values()} == {RunFailed}
+    assert "3 steps in a row" in str(groups.errors["a-0"])
+
+
+def test_a_loss_that_is_none_is_named() -> None:
+    groups = Groups(groups=1, min_groups=1)
+
+    def work(run: Run) -> None:
+        model = small_model(1)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for batch in run.shard(DATA, batch_size=12):
+            trainer.step(lambda b=batch: model(b[0]))
+
+    groups.start("a-0", work)
+    groups.join()
+    groups.close()
+    assert "one number" in str(groups.errors["a-0"])

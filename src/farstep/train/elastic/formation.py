@@ -39,9 +39,6 @@ __all__ = ["Formation", "Regrouped"]
 
 logger = logging.getLogger("farstep.train")
 
-ALIGN_TIMEOUT_S = 20.0
-"""Longest time for one collective of an alignment; members come to it within moments of each other, or are gone."""
-
 CATCH_UP_S = 10.0
 """Longest time a newcomer may take for the last steps it is short of; then it gets the whole state."""
 
@@ -308,6 +305,7 @@ class Formation:
             seat,
             index=self._lane_index,
             timeout_s=self._step_deadline_s,
+            has_ended=lambda: self._has_ended(generation.number),
         )
         with self._lock:
             self._lane = lane
@@ -315,6 +313,16 @@ class Formation:
             if self._newest > generation.number:
                 lane.abort(f"generation {self._newest} has followed already")
         return lane
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether the run has ended, or this member was given up, since a generation."""
+        try:
+            self.membership.wait_generation(number, timeout_s=0.0)
+        except MembershipTimeout:
+            return False
+        except MembershipError:
+            return True
+        return False
 
     def _await_seat(self, after: int) -> Generation:
         """Waits for a generation later than `after` that has a seat for this member."""
@@ -367,13 +375,9 @@ class Formation:
             generation = membership.current()
             if generation is not None and generation.seat_of(membership.member.member_id) is not None:
                 return True
-            try:
-                membership.wait_generation(generation.number if generation is not None else 0, timeout_s=0.0)
-            except MembershipTimeout:
-                return bool(self._link.is_leaving or self._link.is_closed)
-            except MembershipError:
-                return True  # evicted, or the run has ended: whoever waits next is told
-            return True
+            # If evicted, or if the run has ended, whoever waits next is told.
+            number = generation.number if generation is not None else 0
+            return bool(self._link.is_leaving or self._link.is_closed or self._has_ended(number))
 
         if self._healing is not None:
             self._healing.follow(is_done)
@@ -441,7 +445,9 @@ class Formation:
             member.member_id for seat, member in enumerate(lane.generation.seats) if seat not in plan.behind
         ]
         if lane.seat in plan.behind and self._healing is not None:
-            self._healing.catch_up(plan.target, sources, CATCH_UP_S)
+            self._healing.catch_up(
+                plan.target, sources, CATCH_UP_S, is_over=lambda: lane.broken_because is not None
+            )
         with self._standing_still():  # those that are behind may need the whole state from the others
             still = [report.committed < plan.target for report in self._gather(lane)]
         if any(still):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,12 @@ STORE_SLICE_S = 0.02
 
 
 class _BreakableStore:
-    """A store whose waits end when the lane is aborted."""
+    """A store whose waits end when the lane is aborted, or the run has ended."""
 
-    def __init__(self, store: Store, is_over: threading.Event) -> None:
+    def __init__(self, store: Store, is_over: threading.Event, look: Callable[[], None]) -> None:
         self._store = store
         self._is_over = is_over
+        self._look = look
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
@@ -38,6 +40,7 @@ class _BreakableStore:
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
+            self._look()
             if self._is_over.is_set() or left_s <= 0:
                 raise TimeoutError(f"no value for {key!r}")
             try:
@@ -56,6 +59,7 @@ class Lane:
         seat: own index in it.
         index: rank within the replica group.
         timeout_s: how long a collective may take.
+        has_ended: looked at while addresses are waited for: whether they will not come, because the run has ended.
     """
 
     def __init__(
@@ -67,23 +71,29 @@ class Lane:
         *,
         index: int,
         timeout_s: float,
+        has_ended: Callable[[], bool],
     ) -> None:
         self.generation = generation
         self.seat = seat
         self.num_seats = len(generation.seats)
         self.broken_because: str | None = None
         self._is_over = threading.Event()
+        self._has_ended = has_ended
         self._pending: list[Handle] = []
         sites = [member.site for member in generation.seats]
         self._communicator = Communicator(
             endpoint,
             rank=seat,
             size=self.num_seats,
-            store=_BreakableStore(store, self._is_over),
+            store=_BreakableStore(store, self._is_over, self._look),
             name=f"{generation.run_id}/g{generation.number}/lane{index}",
             sites=sites if len(set(sites)) > 1 else None,
             settings=CommunicatorSettings(timeout_s=timeout_s),
         )
+
+    def _look(self) -> None:
+        if not self._is_over.is_set() and self._has_ended():
+            self.abort("the run has ended")
 
     @property
     def communicator(self) -> Communicator:

@@ -183,7 +183,9 @@ class LocalJob:
     ) -> None:
         self.close()
 
-    def _spawn(self, command: Sequence[str], name: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: Sequence[str], name: str, variables: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         env = {**os.environ, **variables}
         if self._echo is not None and name != "coordinator":
             process = subprocess.Popen(
@@ -202,7 +204,8 @@ class LocalJob:
             )
 
     def _copy(self, process: subprocess.Popen[bytes], name: str) -> None:
-        assert process.stdout is not None and self._echo is not None, "the output is a pipe to be copied"
-        for line in process.stdout:
-            self._echo.write(f"{name}: {line.decode(errors='replace').rstrip()}\n")
-            self._echo.flush()
+        echo = self._echo
+        for line in process.stdout or ():
+            if echo is not None:
+                echo.write(f"{name}: {line.decode(errors='replace').rstrip()}\n")
+                echo.flush()
