@@ -13,6 +13,7 @@ from farstep.cli import (
     compare,
     coordinator,
     doctor,
+    join,
     lab,
     local,
     members,
@@ -47,6 +48,7 @@ app.command("local")(local.local)
 app.command("resume")(resume.resume)
 app.command("coordinator")(coordinator.coordinator)
 app.command("certificates")(coordinator.certificates)
+app.command("join")(join.join)
 app.command("status")(members.status)
 app.command("events")(members.events)
 app.command("drain")(members.drain)

@@ -1,5 +1,6 @@
 """How operators' commands reach a coordinator: its address, certificates, and errors in words."""
 
+import datetime
 import json
 import os
 import ssl
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from farstep.membership.tls import TlsFiles
 
-__all__ = ["Address", "As", "Control", "Tls", "given_address", "tls_files"]
+__all__ = ["Address", "As", "Control", "Tls", "expiries", "given_address", "tls_files"]
 
 Address = Annotated[
     str | None,
@@ -54,7 +55,7 @@ def tls_files(directory: Path | None, name: str) -> "TlsFiles | None":
     """Returns the certificate files of a participant; None if neither command line nor environment name a folder.
 
     Raises:
-        CommandError: they are missing or cannot be used.
+        CommandError: they are missing, have expired or cannot be used.
     """
     from farstep.membership.tls import TlsFiles
 
@@ -73,7 +74,25 @@ def tls_files(directory: Path | None, name: str) -> "TlsFiles | None":
             f"{getattr(error, 'reason', None) or error.strerror or error}",
             status=USAGE,
         ) from error
+    for path, until, hint in expiries(files):
+        if until <= datetime.datetime.now(datetime.UTC):
+            raise CommandError(f"{path} has expired on {until:%Y-%m-%d}", status=USAGE, hint=hint)
     return files
+
+
+def expiries(files: "TlsFiles") -> list[tuple[Path, datetime.datetime, str]]:
+    """Returns the certificates among these files, when each expires, and what to do then."""
+    from cryptography import x509
+
+    folder = files.certificate.parent
+    hints = {
+        files.authority: "make a new authority in an empty folder: farstep certificates DIR",
+        files.certificate: f"farstep certificates {folder} --renew, with the --name and --operator of all it is for",
+    }
+    return [
+        (path, x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc, hint)
+        for path, hint in hints.items()
+    ]
 
 
 class Control:
@@ -215,11 +234,11 @@ def _in_words(error: Exception, *, has_certificates: bool) -> tuple[str, str]:
     upper = text.upper()
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} s", ""
-    if isinstance(error, httpx.RemoteProtocolError) and not has_certificates:
-        return (
-            "it closed the connection",
-            "a coordinator that was started with --tls wants a certificate: --tls DIR",
-        )
+    if isinstance(error, httpx.RemoteProtocolError):
+        hint = "both sides need certificates of one authority (the same ca.pem)"
+        if not has_certificates:
+            hint = "a coordinator that was started with --tls wants a certificate: --tls DIR"
+        return "it closed the connection", hint
     if "WRONG_VERSION_NUMBER" in upper or "RECORD_LAYER_FAILURE" in upper:
         return (
             "it does not speak TLS",

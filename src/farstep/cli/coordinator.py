@@ -115,22 +115,12 @@ def _tls(directory: Path | None, *, insecure: bool, host: str) -> "TlsFiles | No
 
 def _checked(directory: Path) -> "TlsFiles":
     """Returns the coordinator's certificates once it is sure that they work today."""
-    from cryptography import x509
-
-    from farstep.cli.control import tls_files
+    from farstep.cli.control import expiries, tls_files
 
     files = tls_files(directory, "coordinator")
     assert files is not None
     now = datetime.datetime.now(datetime.UTC)
-    for path in (files.authority, files.certificate):
-        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-        hint = (
-            f"farstep certificates {directory} --renew"
-            if path == files.certificate
-            else "make a new authority in an empty folder: farstep certificates DIR"
-        )
-        if until <= now:
-            raise CommandError(f"{path} has expired on {until:%Y-%m-%d}", status=USAGE, hint=hint)
+    for path, until, hint in expiries(files):
         if until - now < WARN_BEFORE:
             print(f"note: {path} expires on {until:%Y-%m-%d}; {hint}", file=sys.stderr)
     return files
