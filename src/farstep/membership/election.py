@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from farstep.membership.messages import Accept, AcceptedReply, Prepare, Promise, Rejected
+from farstep.membership.messages import AcceptedReply, Promise, Rejected
 from farstep.membership.plan import Plan
 from farstep.membership.quorum import QuorumRule
 from farstep.membership.records import Ballot, Generation, Record
@@ -67,29 +67,29 @@ class Election:
         current = self.round
         if current.is_decided:
             return current.value
-        if current.value is None and current.is_prepared:
+        if current.value is None and current.is_prepared and rule.holds(living):
             if current.best is not None:
                 value: Generation | None = current.best.value
             else:
                 value = self._value(plan) if plan is not None else None
-            if value is not None and rule.holds(living):
+            if value is not None:
                 current.propose(value, rule)
-                self._ask(Accept(ballot=current.ballot, value=value), rule.voters & frozenset(living))
-            return None
+                self._ask(current, living)
+                return None
         # Certificates count only for those asked after them: ask anew if that decides and waiting does not.
         answers = current.answers | frozenset(living)
         if current.rule != rule and not current.rule.holds(answers) and rule.holds(living):
             self._open(rule, living)
+        else:
+            self._ask(current, living)  # those who were silent when the others were asked
         return None
 
     def question_for(self, member_id: str) -> Record | None:
         """Returns what a voter that has just connected has to be asked."""
-        current = self.round
-        if current is None or member_id not in current.rule.voters - current.rule.certified:
+        if self.round is None or member_id not in self.round.electorate:
             return None
-        if current.value is None:
-            return Prepare(number=current.number, ballot=current.ballot)
-        return Accept(ballot=current.ballot, value=current.value)
+        self.round.asked.add(member_id)
+        return self.round.question
 
     def on_promise(self, member_id: str, message: Promise) -> None:
         """Takes a voter's answer to the first question."""
@@ -112,12 +112,13 @@ class Election:
         assert self.base is not None
         self._counter += 1
         self.round = Round(self.base, Ballot(self._counter, self._proposer), rule)
-        question = Prepare(number=self.round.number, ballot=self.round.ballot)
-        self._ask(question, rule.voters & frozenset(living))
+        self._ask(self.round, living)
 
-    def _ask(self, question: Record, voters: Collection[str]) -> None:
-        for member_id in sorted(voters):
-            self._send(member_id, question)
+    def _ask(self, current: Round, living: Collection[str]) -> None:
+        """Puts the question of the phase to all living voters that have not been asked."""
+        for member_id in sorted((current.electorate & frozenset(living)) - current.asked):
+            current.asked.add(member_id)
+            self._send(member_id, current.question)
 
     def _value(self, plan: Plan) -> Generation:
         assert self.base is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farstep.membership.messages import Accepted, AcceptedReply, Promise
+from farstep.membership.messages import Accept, Accepted, AcceptedReply, Prepare, Promise
 from farstep.membership.quorum import QuorumRule
 from farstep.membership.records import Ballot, Generation
 
@@ -19,6 +19,7 @@ class Round:
     Attributes:
         base: the generation whose members vote.
         value: what is proposed; None during the first phase.
+        asked: who has been asked in the phase under way, on a line that is still there or not.
         best: what some voter had accepted already, under the highest ballot of those that answered.
     """
 
@@ -31,6 +32,7 @@ class Round:
         self.best: Accepted | None = None
         self.promises: set[str] = set()
         self.accepts: set[str] = set()
+        self.asked: set[str] = set()
 
     @property
     def number(self) -> int:
@@ -41,6 +43,18 @@ class Round:
     def rule(self) -> QuorumRule:
         """The rule of the phase under way."""
         return self.accept_rule or self.prepare_rule
+
+    @property
+    def electorate(self) -> frozenset[str]:
+        """Who may be asked in the phase under way: those the rule does not count as dead or out."""
+        return self.rule.voters - self.rule.certified - self.rule.dropped
+
+    @property
+    def question(self) -> Prepare | Accept:
+        """What voters are asked in the phase under way."""
+        if self.value is None:
+            return Prepare(number=self.number, ballot=self.ballot)
+        return Accept(ballot=self.ballot, value=self.value)
 
     @property
     def answers(self) -> set[str]:
@@ -73,6 +87,7 @@ class Round:
         assert self.best is None or self.best.value.digest == value.digest
         self.value = value
         self.accept_rule = rule
+        self.asked.clear()
 
     def on_accepted(self, member_id: str, message: AcceptedReply) -> None:
         """Counts an acceptance."""

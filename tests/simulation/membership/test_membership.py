@@ -93,6 +93,21 @@ def test_of_three_one_never_goes_on_alone_and_two_do():
     assert "needs the votes of 2 of the 3 members" in world.members[2].core.waiting
 
 
+def test_voter_that_was_silent_when_the_others_were_asked_is_asked_when_it_is_back():
+    """A generation was proposed without it, and then its vote was the one that was missing."""
+    world = run_of(3)
+    world.add_member("s-0", wants="spare", is_ready=True)
+    world.run_until(lambda: world.agree(world.members), 1.0)
+    hung, victim = world.members[3], world.members[0]
+    world.stop(hung, True)
+    world.run_until(lambda: any(note.kind == "member_lost" for note in world.places[0].notes), 2.0)
+    world.kill(victim)  # three of four were asked, and two can answer
+    world.run(0.3)
+    world.stop(hung, False)
+    world.run_until(lambda: world.agree(world.seated()), 2.0)
+    assert victim.core.info.member_id not in world.members[1].generation
+
+
 def test_hung_member_is_given_up_after_the_silence_limit():
     world = run_of(3)
     world.stop(world.members[1], True)
