@@ -297,7 +297,6 @@ async function poll() {
     const answer = await fetch("/v1/status", { cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const fresh = await answer.json();
-    if (status && fresh.coordinator !== status.coordinator) follow(); // another coordinator counts its events anew
     status = fresh;
     askedAt = Date.now();
     notePoint();
@@ -312,14 +311,17 @@ async function poll() {
 
 let stream = null;
 let isDrawing = false;
+const newestOf = new Map(); // coordinator -> id of its newest event on this page; each counts from 1
 
+/** Follows the event log. What an earlier coordinator has told stays on the page. */
 function follow() {
   if (stream) stream.close();
-  events = [];
   stream = new EventSource("/v1/events/stream");
   stream.addEventListener("line", (message) => {
     const line = JSON.parse(message.data);
-    if (events.length && line.id <= events[events.length - 1].id) events = []; // a coordinator that has started again
+    const coordinator = message.lastEventId.split("/")[0];
+    if (line.id <= (newestOf.get(coordinator) || 0)) return;
+    newestOf.set(coordinator, line.id);
     events.push(line);
     if (events.length > KEPT_EVENTS) events.shift();
     if (!isDrawing) {
