@@ -142,10 +142,12 @@ class StepRunner:
     def _backward(self, closures: Sequence[Closure], sender: _Sender) -> None:
         gradients = self._state.gradients
         data = self._state.data
-        factor = (data.inner_scale if data is not None else 1.0) / max(1, len(closures))
-        total = 0.0
-        if not closures:
+        if not closures:  # nor, perhaps, was anything ever dealt to this member
             gradients.arm(sender.send)
+            gradients.flush()
+            return
+        factor = (data.inner_scale if data is not None else 1.0) / len(closures)
+        total = 0.0
         for index, closure in enumerate(closures):
             loss = closure()
             check_loss(loss)
