@@ -116,13 +116,12 @@ class Trouble:
     def check(self) -> None:
         """If enough voters of the latest generation live, the run must have settled on those that live."""
         world = self.world
-        generations = world.history.by_number.values()
+        held = [m.generation for m in world.living() if m.generation is not None]
         adopted = {m.generation.run_id for m in world.living() if m.core.was_member and m.generation}
-        if not generations or len(adopted) != 1:
+        if len(adopted) != 1:
             return
-        latest = max(
-            (g for g in generations if g.run_id in adopted), key=lambda generation: generation.number
-        )
+        # What only the dead knew may have been decided or not: nobody can tell, and nobody goes on without them.
+        latest = max((g for g in held if g.run_id in adopted), key=lambda generation: generation.number)
         living = {m.core.info.member_id: m for m in world.living() if not m.core.is_evicted}
         here = latest.voter_ids & set(living)
         if 2 * len(here) <= len(latest.voter_ids):
