@@ -126,7 +126,7 @@ public:
     void on_ack(uint64_t now, uint32_t msn24) noexcept {
         if (!is_open()) return;
         note_heard(now);
-        sender_.on_ack(msn24);
+        sender_.on_ack(now, msn24);
     }
     /// Completed messages leave the queue; their regions are unpinned by the caller's `release(rkey)`. True if any did.
     template <class Release>

@@ -71,6 +71,7 @@ public:
         Message& m = ring_[next_ & mask_];
         if (offset_ == 0) {
             m.first_psn = psn;
+            if (next_ == head_) front_end_psn_ = psn + m.num_packets;
             m.rqmsn = static_cast<uint16_t>(immediates_sent_);
             if (m.request.has_immediate) ++immediates_sent_;
         }
@@ -106,10 +107,12 @@ public:
         p.payload_bytes = left < mtu_bytes_ ? static_cast<uint32_t>(left) : mtu_bytes_;
     }
 
-    /// The peer says it has `msn24` messages (modulo 2^24). What is old or was never sent is ignored.
-    void claim(uint32_t msn24) noexcept {
+    /// The peer says it has `msn24` messages (modulo 2^24). What is old or was never sent is ignored: false.
+    bool claim(uint32_t msn24) noexcept {
         const uint64_t claimed = expand24(msn24, head_);
-        if (claimed > claimed_ && claimed <= next_) claimed_ = claimed;
+        if (claimed <= claimed_ || claimed > next_) return false;
+        claimed_ = claimed;
+        return true;
     }
     /// Claimed messages whose packets were all acknowledged (`una` = lowest unacknowledged PSN). The claim may come
     /// first: acknowledgements of both kinds travel on different paths.
@@ -125,7 +128,11 @@ public:
     void pop_front() noexcept {
         if (front().request.has_immediate && head_ < next_) ++immediates_done_;
         ++head_;
+        const bool is_cut = head_ < next_ || (head_ == next_ && offset_ > 0);
+        front_end_psn_ = is_cut ? front().first_psn + front().num_packets : UINT64_MAX;
     }
+    /// Behind the last packet of the oldest message; none is that high before its first packet is cut.
+    uint64_t front_end_psn() const noexcept { return front_end_psn_; }
 
     template <class F>
     void each_hot(F&& f) const noexcept {
@@ -139,6 +146,7 @@ private:
     uint64_t mask_;
     Table<Message> ring_;
     uint64_t head_ = 0, next_ = 0, tail_ = 0;  // completed | being cut | posted
+    uint64_t front_end_psn_ = UINT64_MAX;
     uint64_t claimed_ = 0;                     // messages the peer says it has
     uint32_t offset_ = 0;                      // packets of message `next_` already cut
     uint64_t immediates_sent_ = 0, immediates_done_ = 0;

@@ -151,9 +151,9 @@ public:
         return psn >= una_ && psn <= next_psn_;
     }
 
-    void on_ack(uint32_t msn24) noexcept {
+    void on_ack(uint64_t now, uint32_t msn24) noexcept {
         ++counters_.acks;
-        queue_.claim(msn24);
+        if (queue_.claim(msn24)) await_completion(now);  // of the next one
     }
     /// How many messages at the front of the queue are complete now. Asked after every SACK and ACK.
     uint64_t take_completions() noexcept {
@@ -175,6 +175,7 @@ public:
         if (late_deadline_ns_ < t) t = late_deadline_ns_;
         if (ask_deadline_ns_ < t) t = ask_deadline_ns_;
         if (room_.until_ns() < t) t = room_.until_ns();
+        if (is_completion_owed() && completion_deadline_ns_ < t) t = completion_deadline_ns_;
         return t;
     }
     /// Returns false when the retry budget is spent. `wants_probe` asks for a reliability probe.
@@ -182,15 +183,17 @@ public:
         wants_probe = false;
         if (una_ == next_psn_) {
             if (now < completion_deadline_ns_ || queue_.completed() == queue_.next_message()) return true;
-            wants_probe = true;  // every packet arrived, the completion got lost
-            const bool first = !completion_asked_;  // asked early, as with a soft timeout, and at no cost
-            completion_asked_ = true;
-            if (!first) ++backoff_;
-            completion_deadline_ns_ = now + rto_ns();
-            return first || ++retries_ <= retry_budget();
+            const bool is_free = ask_for_completion(wants_probe);
+            if (!is_free) ++backoff_;
+            completion_deadline_ns_ = now + completion_wait_ns();
+            return is_free || ++retries_ <= retry_budget();
         }
         if (now >= room_.until_ns()) release_held(now);
         if (is_only_held()) return true;
+        if (is_completion_owed() && now >= completion_deadline_ns_) {
+            ask_for_completion(wants_probe);  // of the timeouts, those of the packets under way count
+            completion_deadline_ns_ = now + completion_wait_ns();
+        }
         if (now >= late_deadline_ns_) detect_losses(now);
         if (now >= rto_deadline_ns_) return hard_timeout(now, wants_probe);
         if (now >= soft_deadline_ns_) soft_timeout(now, wants_probe);
@@ -432,7 +435,10 @@ private:
         }
         const uint64_t una = una_;
         while (una_ < next_psn_ && record(una_).state == RecordState::Acked) ++una_;
-        if (una_ != una) una_moved_ns_ = now;
+        if (una_ != una) {
+            una_moved_ns_ = now;
+            if (is_completion_owed() && una < queue_.front_end_psn()) await_completion(now);
+        }
         if (oldest_ask_.end_psn <= una_) oldest_ask_ = newest_ask_;
         if (rtx_cursor_ < una_) rtx_cursor_ = una_;
         if (b.progress) {

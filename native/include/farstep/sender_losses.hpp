@@ -116,6 +116,15 @@ protected:
         }
     }
 
+    // Every packet of a message arrived, what says so got lost. False where the wait was that of a hard timeout; asking
+    // earlier costs nothing.
+    bool ask_for_completion(bool& wants_probe) noexcept {
+        wants_probe = true;
+        const bool is_free = completion_asks_ == 0 || completion_wait_ns() < rto_ns();
+        completion_asks_ += completion_asks_ < kMostAsks;
+        return is_free;
+    }
+
     // An answer is a quarter round trip late. Asking costs nothing; the soft timeout, which gives a packet up, waits for
     // as long as the round trip varies.
     void ask_early(uint64_t now, bool& wants_probe) noexcept {

@@ -79,6 +79,7 @@ protected:
 
     static constexpr uint32_t kRescues = 3;
     static constexpr uint32_t kEarlyAsks = 4;  // without progress in between
+    static constexpr uint8_t kMostAsks = 20;   // counted
 
     uint64_t srtt_ns() const noexcept { return patience_.round_trip().srtt_ns; }
     static uint32_t window_of(const ConnectionConfig& c) noexcept {
@@ -109,10 +110,19 @@ protected:
         const uint64_t settled = now + patience_.slack_ns();
         soft_deadline_ns_ = last_tx_ns_ + soft_timeout_ns();
         if (soft_deadline_ns_ < settled) soft_deadline_ns_ = settled;
-        completion_deadline_ns_ = now + (soft_timeout_ns() < rto_ns() ? soft_timeout_ns() : rto_ns());
-        completion_asked_ = false;
         early_asks_ = 0;
         wait_for_answer(now);
+    }
+    /// The peer has acknowledged every packet of the oldest message, and has yet to say that it is complete.
+    bool is_completion_owed() const noexcept { return queue_.front_end_psn() <= una_; }
+    void await_completion(uint64_t now) noexcept {
+        completion_asks_ = 0;
+        completion_deadline_ns_ = now + completion_wait_ns();
+    }
+    /// The soft timeout at first, twice as long each time it was asked for, up to the hard one.
+    uint64_t completion_wait_ns() const noexcept {
+        const uint64_t soft = soft_timeout_ns(), rto = rto_ns();
+        return soft >= rto >> completion_asks_ ? rto : soft << completion_asks_;
     }
     void wait_for_answer(uint64_t now) noexcept {
         const uint64_t wait = patience_.due_after_ns();
@@ -131,7 +141,8 @@ protected:
     PathSet* paths_;
     uint64_t next_psn_, una_, max_acked_;
     uint32_t num_lost_ = 0, window_;
-    bool soft_fired_ = false, asks_ = false, completion_asked_ = false;
+    bool soft_fired_ = false, asks_ = false;
+    uint8_t completion_asks_ = 0;    // in a row, for the same one
     bool may_be_overtaken_ = false;  // some position on some entropy value was skipped when later ones arrived
     uint32_t early_asks_ = 0;
     uint64_t last_tx_ns_ = 0, soft_deadline_ns_ = 0, ask_deadline_ns_ = kNever, late_deadline_ns_ = kNever;

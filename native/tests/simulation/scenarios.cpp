@@ -127,6 +127,33 @@ void completion_ack_lost(uint64_t seed) {
     figure("ms", static_cast<double>(took) * 1e-6);
     SIM_CHECK(took <= 120 * kMs, "took %.2f ms", static_cast<double>(took) * 1e-6);
 }
+// What says that messages are complete gets lost unless it was asked for, while later messages keep packets under way: it
+// is asked for before the few messages that may be posted have run out.
+void completions_lost_under_load(uint64_t seed) {
+    PairOptions o;
+    o.seed = seed, o.knows_rate = true;
+    o.lines = lines(2, 50 * kMbit, 10 * kMs);
+    o.config.send_queue = 4;
+    Pair p(o);
+    p.send(4096, 256 << 10);
+    p.world.run(2 * kSecond);
+    const double before = p.meter.bytes_per_s(kSecond, 2 * kSecond);
+    const uint64_t completed = p.sender().completed_messages();
+    bool was_asked = false;
+    p.world.network.on_carry = [&](const Datagram& d) -> uint64_t {
+        if (d.to == 1 && opcode(d) == wire::Opcode::Probe) was_asked = true;
+        if (d.from == 0 || opcode(d) != wire::Opcode::Ack) return 0;
+        return std::exchange(was_asked, false) ? 0 : kNever;
+    };
+    p.world.run(4 * kSecond);
+    const double after = p.meter.bytes_per_s(3 * kSecond, 4 * kSecond);
+    const uint64_t gap = p.meter.longest_gap_ns(3 * kSecond, 4 * kSecond);
+    figure("goodput, of before", after / before);
+    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+    SIM_CHECK(p.sender().completed_messages() > completed + 50, "hardly any message completes");
+    SIM_CHECK(after >= 0.98 * before, "goodput %.3f of before", after / before);
+    SIM_CHECK(gap <= 5 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+}
 // The completion comes first, the SACK it builds on two milliseconds later.
 void completion_overtakes_its_sack(uint64_t seed) {
     PairOptions o;
@@ -236,6 +263,7 @@ constexpr Scenario kScenarios[] = {
     SCENARIO(single_packet_lost),
     SCENARIO(overtaken_packet),
     SCENARIO(completion_ack_lost),
+    SCENARIO(completions_lost_under_load),
     SCENARIO(completion_overtakes_its_sack),
     SCENARIO(every_answer_lost_for_a_while),
     SCENARIO(packet_numbers_wrap),
