@@ -189,7 +189,7 @@ void check_dcqcn() {
 }
 
 void check_pacer() {
-    ReceiverPacer pacer(1e9, 0.5);  // 2 ns a byte
+    ReceiverPacer pacer(1e9, 0.5, 137);  // 2 ns a byte
     std::vector<PacerLink> links(5);
     auto link = [&](uint32_t c) -> PacerLink& { return links[c]; };
     for (uint32_t c = 0; c < 5; ++c) pacer.request(c, link);
@@ -209,6 +209,35 @@ void check_pacer() {
     }
     CHECK(std::fabs(static_cast<double>(bytes) / (0.5 * static_cast<double>(now)) - 1) < 0.01, "%llu bytes in %llu ns", static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(now));
     for (size_t i = 5; i < turns.size(); ++i) CHECK(turns[i] == turns[i - 5], "each in turn");
+}
+
+// In one step of the clock the ports of a NIC take one packet each: as many are asked for, and no more than a step's worth
+// is made up for after a pause.
+void check_pacer_of_several_ports() {
+    for (const uint32_t ports : {1u, 2u, 4u, 8u}) {
+        const double step_ns = 332;
+        ReceiverPacer pacer(ports * 4150e9 / step_ns, 1.0, step_ns);
+        PacerLink only;
+        auto link = [&](uint32_t) -> PacerLink& { return only; };
+        uint64_t now = 1'000'000;
+        auto grants = [&] {
+            uint32_t n = 0;
+            bool is_idle = false;
+            pacer.request(0, link);
+            for (; pacer.poll(now, link, is_idle) != kNobody; ++n) {
+                pacer.granted(now, 4150);
+                pacer.request(0, link);
+            }
+            return n;
+        };
+        CHECK(grants() <= ports + 1, "after a pause one step's worth at once");
+        uint32_t sum = 0;
+        for (uint32_t i = 0; i < 1000; ++i) {
+            now += 332;
+            sum += grants();
+        }
+        CHECK(sum >= 1000 * ports - 1 && sum <= 1000 * ports + 1, "%u packets in 1000 steps of %u ports", sum, ports);
+    }
 }
 
 // ---- two ends and a wire between them: fixed delay, random loss, trimming, marks and disorder ----
@@ -234,7 +263,7 @@ constexpr uint64_t kSlotNs = 300;  // what is overdue is looked at after so long
 template <class P>
 bool carry(P& p, Wire w, std::vector<uint64_t> messages, uint64_t seed, bool keeps_order, uint64_t& end_ns, FlowCounters& k) {
     CounterRng rng(seed);
-    ReceiverPacer pacer(12.5e9, 1.0);
+    ReceiverPacer pacer(12.5e9, 1.0, kSlotNs);
     PacerLink link;
     auto link_of = [&](uint32_t) -> PacerLink& { return link; };
     std::deque<uint64_t> waiting(messages.begin(), messages.end());
@@ -400,6 +429,7 @@ int main(int argc, char** argv) {
     check_messages();
     check_dcqcn();
     check_pacer();
+    check_pacer_of_several_ports();
     check_transports(seed);
     if (g_failures) {
         std::printf("seed %llu: %d failures; run again with that seed\n", static_cast<unsigned long long>(seed), g_failures);

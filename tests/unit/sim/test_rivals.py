@@ -171,6 +171,17 @@ class TestRuns:
         assert float(durations_ns(full).max()) < 1.1 * line_ns
         assert float(durations_ns(few).max()) > 1.5 * line_ns
 
+    @pytest.mark.parametrize("planes", [2, 4, 8])
+    def test_ndp_fills_several_planes_as_it_fills_one(self, planes):
+        workload = one_flow(8_000 * KB)
+
+        def lasts_ns(planes):
+            topology = fabric(planes=planes, port_gbps=400.0 / planes)
+            result = run({"name": "ndp", "host_latency_us": 2.0}, workload, topology=topology)
+            return float(durations_ns(result).max())
+
+        assert lasts_ns(planes) < 1.05 * lasts_ns(1)
+
     def test_a_hash_takes_queue_pairs_to_planes(self):
         workload = sim.permutation(size_bytes=200 * KB)
 

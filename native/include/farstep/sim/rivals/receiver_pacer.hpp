@@ -19,8 +19,9 @@ struct PacerLink {
 
 class ReceiverPacer {
 public:
-    /// `rate_bytes_per_s` of the NIC, of which `share` is asked for.
-    ReceiverPacer(double rate_bytes_per_s, double share) noexcept : ns_per_byte_(1e9 / (rate_bytes_per_s * share)) {
+    /// `rate_bytes_per_s` of the NIC, of which `share` is asked for. `step_ns`: it is looked at that late.
+    ReceiverPacer(double rate_bytes_per_s, double share, double step_ns) noexcept
+        : ns_per_byte_(1e9 / (rate_bytes_per_s * share)), step_ns_(step_ns) {
         assert(rate_bytes_per_s > 0 && share > 0);
     }
 
@@ -58,11 +59,10 @@ public:
         link(connection).idles = false;
         return connection;
     }
-    /// Bytes on the wire that were asked for. A pacer that was looked at a little late does not lose that time: the clock
-    /// of a simulation has steps, and they must not lower its rate.
+    /// Bytes on the wire that were asked for. A pacer that was looked at a step late does not lose that time: the clock of
+    /// a simulation has steps, in which all ports of a NIC together take several packets, and they must not lower its rate.
     void granted(uint64_t now, uint64_t bytes) noexcept {
-        const double cost_ns = static_cast<double>(bytes) * ns_per_byte_;
-        free_ns_ = std::max(free_ns_ + cost_ns, static_cast<double>(now));
+        free_ns_ = std::max(free_ns_, static_cast<double>(now) - step_ns_) + static_cast<double>(bytes) * ns_per_byte_;
     }
 
 private:
@@ -84,7 +84,7 @@ private:
         return connection;
     }
 
-    double ns_per_byte_;
+    double ns_per_byte_, step_ns_;
     double free_ns_ = 0;
     Circle waiting_, idle_;
 };

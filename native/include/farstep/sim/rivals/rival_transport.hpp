@@ -54,7 +54,8 @@ public:
         : settings_(s), net_(&net), rows_(num_connections), num_connections_(num_connections) {
         if constexpr (Lossless) net.set_pause_thresholds(s.xoff_packets, s.xon_packets);
         if constexpr (ReceiverPaced<P>)
-            for (uint32_t n = 0; n < net.fabric().num_nics(); ++n) pacers_.emplace_back(nic_bytes_per_s(n), s.pacer_share);
+            for (uint32_t n = 0; n < net.fabric().num_nics(); ++n)
+                pacers_.emplace_back(nic_bytes_per_s(n), s.pacer_share, net.fabric().clock().slot_ns());
         if constexpr (SharesCredit<P>) num_active_.resize(net.fabric().num_nics());
     }
     ~RivalTransport() {
