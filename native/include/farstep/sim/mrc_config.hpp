@@ -17,7 +17,7 @@ struct MrcSettings {
     uint32_t active_evs_per_plane = 64, backup_evs_per_plane = 32, answer_evs_per_plane = 4;
     uint32_t mpr = 0;                   // receive window in units of 128 packets; 0: what the largest window needs
     uint32_t sack_threshold_bytes = 16'384;
-    uint32_t send_queue = 4;            // messages a connection holds at once; power of two
+    uint32_t send_queue = 16;           // messages a connection holds at once; power of two
     uint32_t max_events = 8;            // changes of path states kept for one connection between two looks
     bool counts_per_ev = false;
     bool watches_skips = false;         // marks are news too: many

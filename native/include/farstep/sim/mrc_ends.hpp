@@ -20,6 +20,7 @@ struct MrcEnd {
     uint32_t local_ports = ~0u, remote_ports = ~0u;
     uint64_t* routes = nullptr;             // of the source's entropy values
     uint16_t num_ways = 0;                  // entropy values with a route
+    bool has_siblings = false;              // of the source: others share its window
     uint8_t arrival_port[kMaxPlanes] = {};  // of the target: where packets of each of the source's planes arrive
     Connection connection;
 };
@@ -41,7 +42,6 @@ struct MrcSource : MrcEnd {
     Table<uint64_t> own_routes;
     Table<Walk> walks;
     SharedWindows<MrcSource>::Siblings* siblings = nullptr;
-    bool has_siblings = false;
     uint64_t cwnd_bytes() const noexcept { return siblings->owner->window.cwnd_bytes(); }
 };
 
