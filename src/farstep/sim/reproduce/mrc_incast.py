@@ -257,10 +257,10 @@ INCAST_EXPERIMENTS: Mapping[str, Experiment] = {
         published="390 Gb/s every flow; line rate with 8 QPs",
         setup="as published",
         measure=_no_collisions,
-        note="8 QPs that rotate on their own meet at random, so there are marks. A marked EV sits out the next pass"
-        " as well, and a pass of 64 EVs takes each of 8 QPs 44 us, three round trips: they all avoid for long what was"
-        " full for a moment. The specification leaves the time open beyond the rest of a pass; with that alone the"
-        " line is full",
+        note="8 QPs that rotate on their own meet at random, so there are marks, and a marked EV sits out its next"
+        " turn. A pass of 64 EVs takes each of 8 QPs 44 us, three round trips: for that long they avoid what was full"
+        " for a moment. The specification asks for the rest of a pass and leaves open what follows; with the rest"
+        " alone, so that an EV whose turn is over misses none, the line is full",
     ),
     "Q34": Experiment(
         title="The same, RoCE with 8 QPs, PFC only",
