@@ -6,7 +6,7 @@ from farstep.train.healing.image import ImageLimits, Manifest, StateImage
 from farstep.train.healing.pull import PullReport
 from farstep.train.healing.settings import HealingSettings
 from farstep.train.healing.snapshot import StateAdapter
-from farstep.train.healing.state_codec import state_digest
+from farstep.train.healing.state_codec import state_digest, state_sha256
 
 __all__ = [
     "Healing",
@@ -21,4 +21,5 @@ __all__ = [
     "StateImage",
     "StateNotPortable",
     "state_digest",
+    "state_sha256",
 ]

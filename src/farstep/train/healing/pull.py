@@ -182,7 +182,8 @@ class ImagePull:
         if all(status.is_standing for status in statuses):
             return newest
         fastest_ns = min((status.step_time_ns for status in statuses if status.step_time_ns), default=10**9)
-        return newest + 1 + int(patience * ahead_s * 1e9 / max(fastest_ns, 1))
+        # One boundary more than that: there the sources find out how much memory they need, and have it made ready.
+        return newest + 2 + int(patience * ahead_s * 1e9 / max(fastest_ns, 1))
 
     def _is_stuck(self, sources: list[Source], step: int) -> bool:
         """Whether all wait for something else, so that the step will not come."""

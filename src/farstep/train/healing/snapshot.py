@@ -13,15 +13,13 @@ import numpy as np
 from torch import Tensor
 
 from farstep.train.healing.errors import StateNotPortable
-from farstep.train.healing.image import CHUNK_BYTES, ImagePlan, StateImage, allocate
+from farstep.train.healing.image import CHUNK_BYTES, ImagePlan, StateImage, allocate, populate
 from farstep.train.healing.line import NOTHING, lower_priority
 
 __all__ = ["GradientLog", "LogEntry", "Snapshot", "SnapshotStore", "StateAdapter"]
 
-POOL_BUFFERS_MAX = 8
-"""Buffers of dropped gradients kept for the next ones: new memory costs more than the copy."""
-PREFAULT_BYTES = 8 << 20
-"""Touched at a time while a buffer is prepared; the training thread may have to wait for the end of one piece."""
+SPARE_BUFFERS = 2
+"""Buffers held ready for the next gradients: the first use of new memory costs ten times the copy."""
 
 
 class StateAdapter(Protocol):
@@ -59,29 +57,6 @@ class Snapshot:
         self.length_bytes = 0
 
 
-class _Preparation:
-    """Memory for a snapshot whose pages are touched ahead of time, in the background."""
-
-    def __init__(self, length_bytes: int) -> None:
-        self.buffer = allocate(length_bytes)
-        self._lock = threading.Lock()
-        self._is_taken = False
-
-    def touch(self) -> None:
-        """Touches all pages, until the buffer is taken."""
-        for start in range(0, self.buffer.nbytes, PREFAULT_BYTES):
-            with self._lock:
-                if self._is_taken:
-                    return
-                self.buffer[start : start + PREFAULT_BYTES : 4096] = 0
-
-    def take(self) -> np.ndarray[Any, Any]:
-        """The buffer, from now on touched by nobody else."""
-        with self._lock:
-            self._is_taken = True
-        return self.buffer
-
-
 class LogEntry:
     """The reduced gradient of one step.
 
@@ -107,6 +82,56 @@ class LogEntry:
             return self._image
 
 
+class _Buffers:
+    """Buffers of one size, a few of them ready to be used at once. All calls but the filling are made by the owner."""
+
+    def __init__(self) -> None:
+        self._ready: list[np.ndarray[Any, Any]] = []
+        self._length_bytes = 0
+        self._is_filling = False
+        self._lock = threading.Lock()
+
+    @property
+    def bytes_held(self) -> int:
+        with self._lock:
+            return sum(buffer.nbytes for buffer in self._ready)
+
+    def take(self, length_bytes: int) -> np.ndarray[Any, Any]:
+        """A buffer; others are made ready in the background."""
+        with self._lock:
+            if length_bytes != self._length_bytes:
+                self._ready.clear()
+                self._length_bytes = length_bytes
+            buffer = self._ready.pop() if self._ready else None
+            if len(self._ready) < SPARE_BUFFERS and length_bytes and not self._is_filling:
+                self._is_filling = True
+                threading.Thread(target=self._fill, name="farstep-heal-buffers", daemon=True).start()
+        return buffer if buffer is not None else allocate(length_bytes)
+
+    def give_back(self, buffer: np.ndarray[Any, Any]) -> None:
+        """Keeps a buffer for the next gradient if there is need."""
+        with self._lock:
+            if buffer.nbytes == self._length_bytes and len(self._ready) < SPARE_BUFFERS:
+                self._ready.append(buffer)
+
+    def clear(self) -> None:
+        """Frees everything."""
+        with self._lock:
+            self._ready.clear()
+            self._length_bytes = 0
+
+    def _fill(self) -> None:
+        while True:
+            with self._lock:
+                length_bytes = self._length_bytes
+                if not length_bytes or len(self._ready) >= SPARE_BUFFERS:
+                    self._is_filling = False
+                    return
+            buffer = allocate(length_bytes)
+            populate(buffer)
+            self.give_back(buffer)
+
+
 class GradientLog:
     """The gradients of the last steps, in memory that is bounded. Not thread-safe: its owner locks.
 
@@ -117,13 +142,13 @@ class GradientLog:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._entries: OrderedDict[int, LogEntry] = OrderedDict()
-        self._pool: list[np.ndarray[Any, Any]] = []
+        self._pool = _Buffers()
         self._bytes = 0
 
     @property
     def bytes_held(self) -> int:
         """Memory in use, with what is kept for reuse."""
-        return self._bytes + sum(buffer.nbytes for buffer in self._pool)
+        return self._bytes + self._pool.bytes_held
 
     @property
     def oldest(self) -> int:
@@ -146,7 +171,7 @@ class GradientLog:
             self._drop_oldest()
         if plan.length_bytes > self._bytes_max:
             return
-        buffer = self._buffer(plan.length_bytes)
+        buffer = self._pool.take(plan.length_bytes)
         plan.copy_into(buffer)
         self._entries[step] = LogEntry(step, plan, buffer)
         self._bytes += buffer.nbytes
@@ -162,18 +187,11 @@ class GradientLog:
         self._pool.clear()
         self._bytes = 0
 
-    def _buffer(self, length_bytes: int) -> np.ndarray[Any, Any]:
-        for index, buffer in enumerate(self._pool):
-            if buffer.nbytes == length_bytes:
-                return self._pool.pop(index)
-        self._pool.clear()
-        return allocate(length_bytes)
-
     def _drop_oldest(self) -> None:
         _, entry = self._entries.popitem(last=False)
         self._bytes -= entry.buffer.nbytes
-        if entry.num_readers == 0 and len(self._pool) < POOL_BUFFERS_MAX:
-            self._pool.append(entry.buffer)
+        if entry.num_readers == 0:
+            self._pool.give_back(entry.buffer)
 
 
 class SnapshotStore:
@@ -205,7 +223,7 @@ class SnapshotStore:
         self._snapshots: dict[int, Snapshot] = {}
         self._log = GradientLog(log_bytes_max)
         self._needs: dict[object, int] = {}
-        self._prepared: _Preparation | None = None
+        self._prepared: np.ndarray[Any, Any] | None = None
         self._state_lock = threading.Lock()
 
     def notify(self) -> None:
@@ -319,7 +337,7 @@ class SnapshotStore:
     def bytes_held(self) -> int:
         """Memory for snapshots and gradients."""
         with self.changed:
-            prepared = self._prepared.buffer.nbytes if self._prepared is not None else 0
+            prepared = self._prepared.nbytes if self._prepared is not None else 0
             held = [*self._snapshots.values(), *self._wanted.values()]
             return self._log.bytes_held + prepared + sum(snapshot.length_bytes for snapshot in held)
 
@@ -344,10 +362,8 @@ class SnapshotStore:
             return
         with self.changed:
             prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared.buffer.nbytes == plan.length_bytes:
-            buffer = prepared.take()
-        else:
-            buffer = allocate(plan.length_bytes)
+        is_usable = prepared is not None and prepared.nbytes == plan.length_bytes
+        buffer = prepared if prepared is not None and is_usable else allocate(plan.length_bytes)
         plan.copy_into(buffer)
         self.copy_ns = time.monotonic_ns() - began_ns
         snapshot.length_bytes = plan.length_bytes
@@ -365,8 +381,8 @@ class SnapshotStore:
             length_bytes = ImagePlan(self._adapter.capture()).length_bytes
         except StateNotPortable:
             return  # said when the snapshot is taken
-        self._prepared = preparation = _Preparation(length_bytes)
-        self._spawn("prepare", preparation.touch)
+        self._prepared = buffer = allocate(length_bytes)
+        self._spawn("prepare", lambda: populate(buffer))
 
     def _spawn(self, what: str, action: Any) -> None:
         def run() -> None:

@@ -6,6 +6,7 @@ to disk. Nothing is pickled: reading a skeleton builds containers and numbers, a
 
 import base64
 import binascii
+import hashlib
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from farstep.train.healing.errors import ImageRejected, StateNotPortable
 
-__all__ = ["DTYPES", "as_bytes", "join", "local_tensor", "split", "state_digest"]
+__all__ = ["DTYPES", "as_bytes", "join", "local_tensor", "split", "state_digest", "state_sha256"]
 
 DEPTH_MAX = 64
 """Levels of nesting; far more than any state has, and far less than the interpreter's stack."""
@@ -86,6 +87,17 @@ def state_digest(state: Any) -> str:
         digest.update(as_bytes(tensor.cpu()).numpy().data)
         hashes.append(digest.hexdigest())
     return xxhash.xxh3_128_hexdigest(_canonical(skeleton, hashes))
+
+
+def state_sha256(state: Any) -> str:
+    """Returns the SHA-256, in hexadecimal, of a nested state; as :func:`state_digest`, for comparing whole runs."""
+    skeleton, tensors = split(state)
+    hashes = []
+    for tensor in map(local_tensor, tensors):
+        digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(as_bytes(tensor.cpu()).numpy().data)
+        hashes.append(digest.hexdigest())
+    return hashlib.sha256(_canonical(skeleton, hashes)).hexdigest()
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
