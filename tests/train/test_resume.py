@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.train.conftest import TINY
 
+STEPS = 300
 SITES = '[[sites]]\nname = "east"\nreplica_groups = 1\n[[sites]]\nname = "west"\nreplica_groups = 1\n'
 
 
@@ -35,7 +37,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 def configured(tmp_path: Path, name: str, every: int) -> Path:
     path = tmp_path / f"{name}.toml"
-    text = TINY.format(steps=40).replace(
+    text = TINY.format(steps=STEPS).replace(
         "[run]", f'[run]\ncheckpoint_every_steps = {every}\nout = "{name}"', 1
     )
     path.write_text(text + SITES)
@@ -51,11 +53,13 @@ def events(folder: Path, kind: str) -> list[dict]:
     return [event for event in found if event["kind"] == kind]
 
 
-def kill_after_checkpoint(process: subprocess.Popen[str], step: int) -> None:
+def kill_after_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
     """Kills everything at once, as a loss of power does, some time after a checkpoint."""
-    for line in process.stderr:
-        if f"{step + 3}/" in line or f"step {step + 3}" in line or f" {step + 3} " in line:
-            break
+    deadline = time.monotonic() + 90
+    while not [log for log in runs.glob("*/events.jsonl") if '"action":"saved"' in log.read_text()]:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
@@ -68,11 +72,13 @@ def test_a_killed_run_is_resumed_and_ends_with_the_same_bits(tmp_path: Path) -> 
     assert not (calm / "checkpoints").exists()
 
     configured(tmp_path, "killed", 10)
-    kill_after_checkpoint(farstep("train", "killed.toml", "--plain", "--no-report", cwd=tmp_path), 20)
+    kill_after_checkpoint(
+        farstep("train", "killed.toml", "--plain", "--no-report", cwd=tmp_path), tmp_path / "killed"
+    )
     killed = run_folder(tmp_path, "killed")
     shown = finished(farstep("resume", killed, "--check", cwd=tmp_path))
     newest = int(shown.split("step ")[1].split()[0])
-    assert newest in (10, 20, 30)
+    assert 10 <= newest < STEPS
     assert "every byte matches its hash" in shown
     assert len(list((tmp_path / "killed").iterdir())) == 1
 
@@ -87,22 +93,24 @@ def test_a_killed_run_is_resumed_and_ends_with_the_same_bits(tmp_path: Path) -> 
     assert begin["first_step"] == newest
     assert end["replica_hashes"] == before["replica_hashes"]
     assert (end["final_loss"], end["held_out_loss"]) == (before["final_loss"], before["held_out_loss"])
-    assert [event["step"] for event in events(resumed, "step")] == list(range(newest, 40))
+    assert [event["step"] for event in events(resumed, "step")] == list(range(newest, STEPS))
     assert events(resumed, "checkpoint")[0]["action"] == "loaded"
     saved = [event["step"] for event in events(resumed, "checkpoint") if event["action"] == "saved"]
-    assert saved == [step for step in (10, 20, 30, 40) if step > newest]
+    assert saved[-1] == STEPS  # those on the way may be late, when the disk is slower than the steps
+    assert saved == sorted(set(saved))
+    assert saved[0] > newest
     assert (resumed / "report.html").exists()
 
     for folder in (killed, resumed):  # both show all checkpoints
         shown = finished(farstep("resume", folder, cwd=tmp_path))
-        assert "step       40 of 40" in shown
+        assert "step       300 of 300" in shown
         assert "The run is complete" in shown
 
     newest_path = sorted((killed / "checkpoints").iterdir())[-1]
     os.truncate(newest_path / "__0_0.distcp", 100)
     shown = finished(farstep("resume", killed, "--check", cwd=tmp_path))
-    assert "broken     step-0000000040: __0_0.distcp has 100 bytes, of" in shown
-    assert "step       30 of 40" in shown
+    assert "broken     step-0000000300: __0_0.distcp has 100 bytes, of" in shown
+    assert f"step       {([newest, *saved])[-2]} of 300" in shown
 
 
 def test_what_cannot_be_resumed_is_said_in_a_line(tmp_path: Path) -> None:

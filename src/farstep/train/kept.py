@@ -33,8 +33,8 @@ class KeptCheckpoints:
         self._has_begun = False
         self._early: list[tuple[str, dict[str, Any]]] = []
         """What happened before the run began, and is told when it has."""
-        self._checkpoint.on_event = self._tell
         self._info = {"seed": orders.config.run.seed, "steps": orders.config.run.steps}
+        self._checkpoint.attach(ranks=1, on_event=self._tell, info=self._info)
 
     def resume(self, state: LoopState) -> None:
         """Restores the newest checkpoint that is whole, if the orders say so.
@@ -56,13 +56,11 @@ class KeptCheckpoints:
         self._has_begun = True
         while self._early:
             self._tell(*self._early.pop(0))
-        if self._orders.rank != 0 or not (is_last or self._checkpoint.is_due(state.committed)):
-            return
-        if is_last:
+        if not is_last:
+            self._checkpoint.at_boundary(state.committed, state, is_writer=self._orders.rank == 0)
+        elif self._orders.rank == 0:
             self._checkpoint.wait()
-        self._checkpoint.save(state.committed, state.capture(), info=self._info)
-        if is_last:
-            self._checkpoint.wait()
+            self._checkpoint.save(state.committed, state.capture(), info=self._info).wait()
 
     def _tell(self, kind: str, fields: dict[str, Any]) -> None:
         if self._has_begun:

@@ -88,6 +88,7 @@ class Checkpoint:
             files=files,
         )
         self._is_swept = False
+        self._is_overdue = False
         self._group: dist.ProcessGroup | None = None
         self._info: dict[str, Any] = {}
 
@@ -254,8 +255,16 @@ class Checkpoint:
         return False
 
     def at_boundary(self, step: int, adapter: Restorable, *, is_writer: bool) -> None:
-        """Saves if one is due; never raises for trouble with the disk."""
-        if is_writer and self.is_due(step):
+        """Saves if one is due; never raises for trouble with the disk.
+
+        If the one before is still being written, it is saved at the first step that finds it written.
+        """
+        if not is_writer:
+            self._is_overdue = False
+            return
+        self._is_overdue |= self.is_due(step)
+        if self._is_overdue and not self._saver.is_busy(self._group):
+            self._is_overdue = False
             self.save(step, adapter.capture(), group=self._group, info=self._info)
 
     def __enter__(self) -> Self:

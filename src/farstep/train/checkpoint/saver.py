@@ -131,7 +131,7 @@ class Saver:
         begin_s = time.perf_counter()
         try:
             groups = self._groups_of(group)
-            if self._is_busy(groups):
+            if self.is_busy(group):
                 raise CheckpointError("the one before is still being written")
             skeleton, tensors = split(state)
             names = tensor_names(skeleton)
@@ -156,6 +156,15 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
+    def is_busy(self, group: dist.ProcessGroup | None) -> bool:
+        """Returns whether a save is under way on any rank of the group, whose ranks all call."""
+        groups, is_busy = self._groups_of(group), not self.wait(0)
+        if groups is None:
+            return is_busy
+        flag = torch.tensor([int(is_busy)])
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=groups.control)
+        return bool(flag.item())
+
     # -- in the thread of the training ----------------------------------------------------------
 
     def _groups_of(self, group: dist.ProcessGroup | None) -> _Groups | None:
@@ -168,14 +177,6 @@ class Saver:
             )
             self._groups[id(group)] = _Groups(background, control)
         return self._groups[id(group)]
-
-    def _is_busy(self, groups: _Groups | None) -> bool:
-        is_busy = not self.wait(0)
-        if groups is None:
-            return is_busy
-        flag = torch.tensor([int(is_busy)])
-        dist.all_reduce(flag, dist.ReduceOp.MAX, group=groups.control)
-        return bool(flag.item())
 
     # -- in the background ----------------------------------------------------------------------
 

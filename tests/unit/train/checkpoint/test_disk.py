@@ -304,6 +304,19 @@ def test_a_trainer_saves_what_is_due_and_resumes_from_the_newest(tmp_path: Path)
     assert info["command"] == sys.orig_argv
 
 
+def test_a_checkpoint_that_is_due_too_early_is_made_up_for(tmp_path: Path) -> None:
+    files = GatedFiles()
+    with Checkpoint(tmp_path, every_steps=2, files=files) as checkpoint:
+        for step in (1, 2, 3, 4, 5):
+            checkpoint.at_boundary(step, Replica(step), is_writer=True)
+        files.gate.set()
+        checkpoint.wait()
+        for step in (6, 7, 8, 9):  # 6 is due, and makes up for 4
+            checkpoint.at_boundary(step, Replica(step), is_writer=True)
+            checkpoint.wait()
+    assert steps(tmp_path) == [2, 6, 8]
+
+
 def test_a_checkpoint_that_goes_while_it_is_loaded_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
