@@ -17,6 +17,7 @@ from farstep.cli import (
     lab,
     local,
     members,
+    replay,
     report,
     reproduce,
     resume,
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("local")(local.local)
 app.command("resume")(resume.resume)
+app.command("replay")(replay.replay)
 app.command("coordinator")(coordinator.coordinator)
 app.command("certificates")(coordinator.certificates)
 app.command("join")(join.join)

@@ -24,7 +24,8 @@ from farstep.train.elastic.solo import SoloMembership
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.environment import Environment, detect
 from farstep.train.errors import ConfigError
-from farstep.train.healing import Healing, HealingSettings
+from farstep.train.healing import Healing, HealingSettings, state_sha256
+from farstep.train.replay.membership import ReplayMembership, is_replay
 from farstep.train.shard import Place, Shard
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class Run:
     def is_over(self) -> bool:
         """Whether there is nothing left to do: the run was ended, or this member has left it."""
         return self._is_over
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether this is a recorded run that is run again; then no checkpoint is read or written."""
+        return isinstance(self.link.membership, ReplayMembership)
 
     @property
     def step(self) -> int:
@@ -167,6 +173,7 @@ class Run:
             not self._is_over and trainer is not None and trainer.place is not None
         )
         if is_through and trainer is not None:
+            self._tell_state(trainer)
             self.link.finish(trainer.committed)
         self._is_over = True
         if self._trainer is not None:
@@ -177,6 +184,14 @@ class Run:
         self.inner.close()
         self.endpoint.close()
         self._restore_signals()
+
+    def _tell_state(self, trainer: Trainer) -> None:
+        """Leaves the hash of the state in the event log: a replay of the run must come to the same."""
+        place = trainer.place
+        is_asked = place is not None and (place.seat == 0 or self.is_replay)
+        if is_asked and self.inner.size == 1:
+            sha256 = state_sha256(trainer.state.capture())
+            self.link.membership.event("final_state", step=trainer.committed, sha256=sha256)
 
     def __enter__(self) -> Self:
         return self
@@ -198,8 +213,8 @@ class Run:
 
     def healing_factory(self, state: ReplicaState) -> Callable[[Any], HealingPort] | None:
         """What makes the healing of a membership; None if there is none."""
-        if self._healing is None:
-            return None
+        if self._healing is None or self.is_replay:
+            return None  # members of a replay that come back get the whole state
         make = self._healing
 
         def for_membership(membership: Any) -> HealingPort:
@@ -368,6 +383,8 @@ def _link(environment: Environment, inner: InnerRanks) -> MembershipLink:
 
 
 def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
+    if is_replay():
+        return ReplayMembership.from_environment
     if not environment.coordinators:
         return lambda info: SoloMembership(info, run=environment.run)
     from farstep.membership.client import MembershipClient

@@ -39,7 +39,7 @@ __all__ = ["Formation", "Regrouped"]
 
 logger = logging.getLogger("farstep.train")
 
-CATCH_UP_S = 10.0
+CATCH_UP_S = 1.0
 """Longest time a newcomer may take for the last steps it is short of; then it gets the whole state."""
 
 WAIT_SLICE_S = 0.1
@@ -288,6 +288,7 @@ class Formation:
             took_ms=round(took_ms, 1),
             is_urgent=generation.is_urgent,
             rolled_forward=is_rolled_forward,
+            keeps_deal=kept_deal is not None,
         )
         return Regrouped(
             took_ms=took_ms,

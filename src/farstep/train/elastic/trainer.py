@@ -116,7 +116,7 @@ class Trainer:
         self.policy = policy if policy is not None else Synchronous()
         self.report: StepReport | None = None
         self._run = run
-        self._checkpoint = checkpoint
+        self._checkpoint = checkpoint if not run.is_replay else None
         self._state = ReplicaState(
             model,
             optimizer,
