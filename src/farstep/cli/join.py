@@ -64,7 +64,7 @@ def join(
             f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
             status=USAGE,
         )
-    address = given_address(coordinator)
+    address = _from_anywhere(given_address(coordinator))
     files = tls_files(tls, group)
     variables = _variables(address, group, site, run, tls, is_spare=spare)
     try:
@@ -102,6 +102,17 @@ def _variables(
         "FARSTEP_SPARE": "1" if is_spare else None,
     }
     return {**os.environ, **{key: value for key, value in given.items() if value is not None}}
+
+
+def _from_anywhere(addresses: str) -> str:
+    """Makes paths of `file:` addresses absolute: the command may go to another folder."""
+    parts = [part.strip() for part in addresses.split(",")]
+    return ",".join(
+        f"file:{Path(part[5:]).absolute()}"
+        if part.startswith("file:") and not part.startswith("file://")
+        else part
+        for part in parts
+    )
 
 
 def _host_name() -> str:

@@ -35,9 +35,6 @@ KEPT_CHARACTERS = 32 << 20
 FOLLOWERS_MAX = 256
 """Followers at a time: dashboards and terminals, not members."""
 
-QUIET_KINDS = frozenset({"progress"})
-"""Kinds that come many times a second; they go to followers and not into the file."""
-
 SIGN_OF_LIFE_S = 10.0
 """After so long without news a follower is told that there is none."""
 
@@ -110,11 +107,19 @@ class Journal:
         text = json.dumps(line)
         self._next += 1
         self._keep(line, len(text))
-        if kind not in QUIET_KINDS:
-            self._write(text)
+        self._write(text)
         for follower in self._followers:
             follower.set()
         return line
+
+    def sample(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Writes down figures of the moment: for the file alone, as whoever looks now asks for the status."""
+        if self._file is not None:
+            envelope = {**self._now(), "rank": None, "kind": kind}
+            self._write(json.dumps({**envelope, **{key: _strict(value) for key, value in fields.items()}}))
+
+    def _now(self) -> dict[str, Any]:
+        return {"t_ns": self._now_ns() - self._start_ns, "wall": datetime.now(UTC).isoformat()}
 
     def since(
         self, last_id: int, *, limit: int = KEPT_LINES, kinds: frozenset[str] = frozenset()
@@ -186,13 +191,7 @@ class Journal:
         if self._file is None:
             return
         if self.num_unwritten:
-            gap = {
-                "t_ns": self._now_ns() - self._start_ns,
-                "wall": datetime.now(UTC).isoformat(),
-                "rank": None,
-                "kind": "log_gap",
-                "lines": self.num_unwritten,
-            }
+            gap = {**self._now(), "rank": None, "kind": "log_gap", "lines": self.num_unwritten}
             if not self._write_line(json.dumps(gap)):
                 self.num_unwritten += 1
                 return

@@ -6,10 +6,12 @@ import asyncio
 import os
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, WebSocket
@@ -21,12 +23,19 @@ from farstep.coordinator.dashboard import make_pages
 from farstep.coordinator.guard import CertifiedProtocol, allows_member
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
+from farstep.coordinator.status import progress_fields
 from farstep.membership.addresses import MEMBER_PATH
 from farstep.membership.messages import MESSAGE_BYTES_MAX
 from farstep.membership.records import MembershipConfig
 from farstep.membership.tls import TlsFiles
 
 __all__ = ["ServerSettings", "create_app", "run_coordinator", "serve_coordinator"]
+
+SAMPLE_S = (0.5, 10.0)
+"""Shortest and longest time between two samples of the progress in the event log."""
+
+SAMPLES_PER_DOUBLING = 600
+"""Samples get rarer as the run gets older: 3 MB a day in the end."""
 
 BACKLOG = 2048
 """Connections the kernel keeps while the process is busy: a whole run comes back at once."""
@@ -65,9 +74,11 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         coordinator.start()
+        sampler = asyncio.create_task(_sample(coordinator, journal))
         try:
             yield
         finally:
+            sampler.cancel()
             coordinator.stop()
             journal.close()
 
@@ -85,6 +96,19 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
             await websocket.close(1008, "this certificate is no member's")
 
     return app
+
+
+async def _sample(coordinator: Coordinator, journal: Journal) -> None:
+    """Writes down now and then how far the run is, so that a report can show what failures cost."""
+    began_s = time.monotonic()
+    last: dict[str, Any] = {}
+    while True:
+        age_s = time.monotonic() - began_s
+        await asyncio.sleep(min(max(age_s / SAMPLES_PER_DOUBLING, SAMPLE_S[0]), SAMPLE_S[1]))
+        fields = progress_fields(coordinator.proposer)
+        if fields and fields != last:
+            journal.sample("progress", fields)
+            last = fields
 
 
 async def serve_coordinator(

@@ -11,7 +11,7 @@ from farstep.membership.proposer import Proposer
 from farstep.membership.records import MembershipConfig
 from farstep.membership.roster import Attendance
 
-__all__ = ["MemberState", "MemberStatus", "Status", "status_of"]
+__all__ = ["MemberState", "MemberStatus", "Status", "progress_fields", "status_of"]
 
 MemberState = Literal["training", "spare", "healing", "ready", "leaving", "gone", "observer"]
 """`training`: has a seat. `spare`: votes and holds the state. `healing`: has come and holds no complete state yet.
@@ -111,6 +111,29 @@ def status_of(proposer: Proposer, now_ns: int, *, started_ns: int) -> Status:
         members=members,
         config=config_fields(proposer.config),
     )
+
+
+def progress_fields(proposer: Proposer) -> dict[str, Any]:
+    """Returns how far the run is, for the event log: step, members, and the slowest times of those that train."""
+    generation = proposer.generation
+    if generation is None:
+        return {}
+    found = (proposer.roster.get(info.member_id) for info in generation.seats)
+    training = [
+        item for item in found if item is not None and item.link is not None and item.step is not None
+    ]
+    if not training:
+        return {}
+    fields: dict[str, Any] = {
+        "step": max(item.step or 0 for item in training),
+        "training": len(training),
+        "generation": generation.number,
+    }
+    for key in ("step_p50_ns", "step_p99_ns", "step_max_ns", "loss"):
+        values = [item.figures[key] for item in training if math.isfinite(item.figures.get(key, math.nan))]
+        if values:
+            fields[key] = max(values) if key != "loss" else values[0]
+    return fields
 
 
 def config_fields(config: MembershipConfig) -> dict[str, Any]:

@@ -91,12 +91,15 @@ def test_since_is_bounded_and_filtered():
     assert journal.since(6) == []
 
 
-def test_quiet_kinds_reach_followers_and_not_the_file(tmp_path):
+def test_samples_are_for_the_file_alone(tmp_path):
     path = tmp_path / "events.jsonl"
     journal = Journal(path)
-    journal.add("progress", {"step": 1})
-    assert path.read_text() == ""
-    assert [line["kind"] for line in journal.since(0)] == ["progress"]
+    journal.sample("progress", {"step": 1, "loss": math.nan})
+    (line,) = lines_of(path)
+    assert list(line) == ["t_ns", "wall", "rank", "kind", "step", "loss"]
+    assert (line["kind"], line["loss"]) == ("progress", "NaN")
+    assert journal.since(0) == []
+    Journal().sample("progress", {"step": 1})
 
 
 def test_a_full_disk_stops_nothing_and_is_told_afterwards(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ const KEPT_EVENTS = 2000;
 const SHOWN_EVENTS = 200;
 const SHOWN_ROWS = 20;
 const SVG = "http://www.w3.org/2000/svg";
-const SUSPICIOUS = /^(straggler|slow_|corrupt|sdc|quarantine|state_mismatch|heal_sources_disagree|heal_source_rejected)/;
+const SUSPICIOUS = /^(straggler|slow_|corrupt|sdc|quarantine|state_differs|two_histories|heal_sources_disagree|heal_source_rejected)/;
 const HIDDEN = new Set(["id", "t_ns", "wall", "rank", "kind", "member", "member_id", "run_id"]);
 
 const byId = (id) => document.getElementById(id);
