@@ -82,7 +82,7 @@ def test_status_is_a_table_for_people_and_json_for_programs(served, env):
     head, names, first, second = shown.stdout.splitlines()
     assert head.startswith("run run/")
     assert "generation 1 (the run begins)   step 41" in head
-    assert names.split() == ["seat", "group", "site", "state", "step", "P50", "ms", "heard"]
+    assert names.split() == ["seat", "group", "site", "state", "step", "P50", "ms", "silent", "s"]
     assert first.split()[:6] == ["0", "a-0", "here", "training", "41", "21.5"]
     assert second.split()[:4] == ["1", "b-0", "here", "training"]
     assert json.loads(farstep("status", "--json", **env).stdout)["step"] == 41

@@ -29,6 +29,11 @@ def local(
     from farstep.train.elastic.launch import LocalJob
     from farstep.train.errors import RunFailed
 
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the members must not outlive this process
+        signal.signal(number, end)
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     job = LocalJob(words, groups=groups, spares=spares, folder=out, echo=sys.stdout)
     try:

@@ -92,7 +92,7 @@ _COLUMNS: dict[str, Literal["left", "right"]] = {
     "P99 ms": "right",
     "P100 ms": "right",
     "loss": "right",
-    "heard": "right",
+    "silent s": "right",
     "why": "left",
 }
 _ALWAYS = ("seat", "group", "state", "step")
@@ -115,7 +115,7 @@ def _row(member: dict[str, Any]) -> dict[str, str]:
         ms("step_p99_ns"),
         ms("step_max_ns"),
         f"{figures['loss']:.4f}" if "loss" in figures else "",
-        "" if member["silent_s"] is None else f"{member['silent_s']:.1f} s ago",
+        "" if member["silent_s"] is None else f"{member['silent_s']:.1f}",
         member["cause"],
     ]
     return dict(zip(_COLUMNS, values, strict=True))

@@ -1,4 +1,4 @@
-"""`farstep report`: rebuild the HTML report of a training run, or of simulations, from what they left."""
+"""`farstep report`: rebuild the HTML report of a run, of its coordinator, or of simulations, from what they left."""
 
 import sys
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ def report(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="Folder of a run, its events.jsonl, or results of farstep simulate --out."
+            metavar="RUN",
+            help="Folder of a run or of farstep coordinator --out, its events.jsonl, or results of "
+            "farstep simulate --out.",
         ),
     ],
     out: Annotated[
@@ -65,12 +67,15 @@ def write_report_of(run: Path, out: Path | None = None) -> None:
         CommandError: the event log cannot be read or the report cannot be written.
     """
     from farstep.observe.events import EventLogError
+    from farstep.observe.recoveries import is_coordinator_log
+    from farstep.observe.recovery_report import write_recovery_report
     from farstep.observe.report import write_report
 
     events = run / "events.jsonl" if run.is_dir() else run
     html = out or events.with_name("report.html")
     try:
-        write_report(events, html)
+        write = write_recovery_report if is_coordinator_log(events) else write_report
+        write(events, html)
     except EventLogError as error:
         raise CommandError(
             str(error), status=USAGE, hint="farstep report takes the folder of a run"
