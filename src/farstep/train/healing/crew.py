@@ -56,7 +56,8 @@ class Source:
         heard_s: when it last said anything.
         told_s: when it last said how it is.
         free_slots: of chunks.
-        on_answer: takes the answers that arrive in a slot.
+        on_answer: takes the one answer that a slot waits for.
+        on_offer: takes what the source answers about snapshots.
     """
 
     member_id: str
@@ -70,7 +71,7 @@ class Source:
     free_slots: list[int] = field(default_factory=list)
     free_gradient_slots: list[int] = field(default_factory=list)
     on_answer: dict[int, Callable[[Answer], None]] = field(default_factory=dict)
-    on_lost: list[Callable[[str], None]] = field(default_factory=list)
+    on_offer: Callable[[Answer], None] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -167,7 +168,7 @@ class Crew:
     def ban(self, source: Source, reason: str) -> None:
         """Gives up a member that sent what it should not have; it is not asked again for a minute."""
         self._not_before_s[source.member_id] = time.monotonic() + BANNED_S
-        self._membership.event("heal_source_rejected", member=source.member_id, reason=reason)
+        self._membership.event("heal_source_rejected", source=source.member_id, reason=reason)
         source.line.fail(reason)
 
     def wake(self) -> None:
@@ -294,12 +295,13 @@ class Crew:
                 source.status, source.told_s = answer, source.heard_s
                 self.failures.pop(source.member_id, None)
             elif isinstance(answer, Answer):
-                handler = source.on_answer.pop(answer.slot, None)
+                is_offer = answer.slot == MANIFEST_SLOT
+                handler = source.on_offer if is_offer else source.on_answer.pop(answer.slot, None)
             self.changed.notify_all()
         if isinstance(answer, Status):
             return
         if answer is None or handler is None:
-            self.ban(source, f"{source.member_id} sent an answer that nobody asked for")
+            source.line.fail(f"{source.member_id} sent an answer that nobody asked for")
         else:
             handler(answer)
 
@@ -309,9 +311,6 @@ class Crew:
             self._not_before_s.setdefault(source.member_id, 0.0)
             again_s = time.monotonic() + self.settings.reconnect_s
             self._not_before_s[source.member_id] = max(self._not_before_s[source.member_id], again_s)
-            handlers, source.on_lost = source.on_lost, []
             source.on_answer.clear()
             self.changed.notify_all()
-        for handler in handlers:
-            handler(reason)
         self._poke.set()

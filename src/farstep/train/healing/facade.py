@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
+NO_ANSWER_S = 1.0
+"""Those who wait for a member to catch up have other means if it reaches nobody for so long."""
 COMPLAIN_S = 10.0
 """Pause between two messages that nobody can give the state."""
 
@@ -194,7 +196,7 @@ class Healing:
         Args:
             step: number of steps wanted.
             sources: who has them; informative, since everyone with a seat is asked.
-            timeout_s: when to give up.
+            timeout_s: when to give up; earlier if nobody answers at all.
             is_over: polled; True ends the call: those who wait for this member do so no more.
 
         Returns:
@@ -202,8 +204,18 @@ class Healing:
         """
         if self._adapter.committed < step:
             end_s = time.monotonic() + timeout_s
+            heard_s = time.monotonic()
+
+            def is_done() -> bool:
+                nonlocal heard_s
+                now_s = time.monotonic()
+                if self._has_sources():
+                    heard_s = now_s
+                is_hopeless = now_s > end_s or now_s - heard_s > NO_ANSWER_S
+                return self._adapter.committed >= step or is_hopeless or is_over()
+
             self._has_state = True  # whatever it is, gradients may lead on from it
-            self.follow(lambda: self._adapter.committed >= step or is_over() or time.monotonic() > end_s)
+            self.follow(is_done)
         return self._adapter.committed == step
 
     def wake(self) -> None:
@@ -267,6 +279,13 @@ class Healing:
     def _is_over(self, is_done: Callable[[], bool]) -> bool:
         return self._is_closed.is_set() or is_done()
 
+    def _has_sources(self) -> bool:
+        crew = self._crew
+        if crew is None:
+            return False
+        with crew.changed:
+            return bool(crew.alive())
+
     def _position(self) -> int:
         """Place among the spares; spreads followers over the seats."""
         generation = self._membership.current()
@@ -279,9 +298,7 @@ class Healing:
 
         def is_cancelled() -> bool:
             nonlocal complained_s
-            with crew.changed:
-                has_sources = bool(crew.alive())
-            if has_sources:
+            if self._has_sources():
                 complained_s = time.monotonic()
             elif time.monotonic() - complained_s > COMPLAIN_S:
                 complained_s = time.monotonic()

@@ -21,7 +21,7 @@ MARGIN_S = 0.02
 """Ahead of now at which sources are to copy their state, beyond round trips."""
 AGREE_TRIES_MAX = 5
 """Attempts to have all sources copy at the same boundary; after that those that could are enough."""
-REFRESH_S = 0.5
+REFRESH_S = 0.2
 """What members that were only now asked get to answer, so that all can take part."""
 FAILURES_MAX = 3
 """Snapshots that turn out to be of no use before the receiver gives up."""
@@ -78,7 +78,7 @@ class ImagePull:
         self._invited: set[Source] = set()
         self._offers: list[_Offer] = []
         self._missed = 0
-        self._round = 0
+        self._asked_step = -1
         self.report: PullReport | None = None
 
     def run(self) -> StateImage | None:
@@ -146,12 +146,10 @@ class ImagePull:
             if not sources:
                 return []
             step = self._common_step(sources, patience, MARGIN_S + delay_s)
-            self._round += 1
             self._offers, self._missed = [], 0
-            this_round = self._round
-            self._crew.need = step
+            self._asked_step = self._crew.need = step
             for source in sources:
-                source.on_answer[MANIFEST_SLOT] = self._offer_handler(source, this_round)
+                source.on_offer = self._offer_handler(source)
         for source in sources:
             self._crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, step)
 
@@ -163,8 +161,6 @@ class ImagePull:
         with self._changed:
             while not self._changed.wait_for(is_settled, WAIT_S):
                 pass
-            for source in sources:
-                source.on_answer.pop(MANIFEST_SLOT, None)
         return sources
 
     def _common_step(self, sources: list[Source], patience: int, ahead_s: float) -> int:
@@ -190,7 +186,9 @@ class ImagePull:
         statuses = [source.status for source in sources if source.is_alive and source.status is not None]
         return all(status.is_standing and status.committed < step for status in statuses)
 
-    def _offer_handler(self, source: Source, this_round: int) -> Callable[[Answer], None]:
+    def _offer_handler(self, source: Source) -> Callable[[Answer], None]:
+        """Takes all that a source answers about snapshots, also what was asked so long ago that it no longer counts."""
+
         def on_answer(answer: Answer) -> None:
             limit = self._crew.settings.limits.manifest_bytes_max
             if answer.outcome is Outcome.OFFER and answer.manifest_bytes > limit:
@@ -198,20 +196,20 @@ class ImagePull:
                     source, f"{source.member_id} offers a manifest of {answer.manifest_bytes} bytes"
                 )
             elif answer.outcome is Outcome.OFFER:
-                self._receive_manifest(source, answer.manifest_bytes, this_round)
+                self._receive_manifest(source, answer)
             else:
                 with self._changed:
-                    self._missed += this_round == self._round
+                    self._missed += answer.step == self._asked_step
                     self._changed.notify_all()
 
         return on_answer
 
-    def _receive_manifest(self, source: Source, length_bytes: int, this_round: int) -> None:
-        buffer = allocate_pages(length_bytes)[:length_bytes]
+    def _receive_manifest(self, source: Source, answer: Answer) -> None:
+        buffer = allocate_pages(answer.manifest_bytes)[: answer.manifest_bytes]
 
         def on_done(error: BaseException | None) -> None:
             with self._changed:
-                if error is None and this_round == self._round:
+                if error is None and answer.step == self._asked_step:
                     self._offers.append(_Offer(source, buffer.tobytes()))
                 self._changed.notify_all()
 
@@ -289,7 +287,7 @@ class ImagePull:
                 returned = [source for source in self._crew.alive() if self._holds(source, image)]
                 for source in returned:
                     self._invited.add(source)
-                    source.on_answer[MANIFEST_SLOT] = self._offer_handler(source, self._round)
+                    source.on_offer = self._offer_handler(source)
                 welcome = [offer.source for offer in self._offers if self._is_welcome(offer, image)]
                 self._members.update(welcome)
             for source in returned:

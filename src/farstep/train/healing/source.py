@@ -221,6 +221,7 @@ class _Session:
                 )
             line.answer_status(status)
         elif request.wish is Wish.RELEASE:
+            self._waiting = [other for other in self._waiting if other.wish is not Wish.SNAPSHOT]
             self._snapshots.clear()
             self._kept.release(self, keeps_need=True)
         else:

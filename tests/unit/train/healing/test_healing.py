@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from farstep.train.healing import HealingError, SourcesDisagree
-from farstep.train.healing.line import Answer, Line, Outcome
+from farstep.train.healing.crew import MANIFEST_SLOT
+from farstep.train.healing.line import NOTHING, Answer, Line, Outcome, Wish
 from tests.unit.train.healing.fleet import QUICK, Fleet, Joiner, digest_after, wait_until
 
 SLOW = replace(QUICK, rate_mbps=4.0)
@@ -144,7 +145,7 @@ def test_wrong_bytes_are_rejected_and_their_source_is_not_asked_again(
         assert report.num_rejected >= 1
         assert report.chunks_by_source["a-1"] == 0
         rejected = [fields for kind, fields in joiner.membership.events if kind == "heal_source_rejected"]
-        assert rejected[0]["member"] == "a-1"
+        assert rejected[0]["source"] == "a-1"
         assert "other bytes than its manifest says" in rejected[0]["reason"]
 
 
@@ -156,7 +157,7 @@ def test_a_minority_that_deviates_is_left_out() -> None:
         joiner.wait_ready()
         caught_up(fleet, joiner)
         (rejected,) = [fields for kind, fields in joiner.membership.events if kind == "heal_source_rejected"]
-        assert rejected["member"] == "a-1"
+        assert rejected["source"] == "a-1"
         assert "hold different bytes at step" in rejected["reason"]
 
 
@@ -295,8 +296,32 @@ def test_an_answer_nobody_asked_for_ends_the_line(outcome: Outcome) -> None:
         session = next(iter(fleet.seats[0].healing._service._sessions.values()))
         assert session._line is not None
         session._line.answer(Answer(outcome, 77, 0, 1 << 60, 1 << 60))
-        wait_until(lambda: "heal_source_rejected" in joiner.membership.kinds())
+        crew = joiner.healing._crew
+        assert crew is not None
+        wait_until(lambda: "nobody asked for" in crew.failures.get("a-0", ""))
         caught_up(fleet, joiner)
+
+
+def test_a_late_answer_about_a_snapshot_does_no_harm() -> None:
+    with Fleet(2) as fleet:
+        joiner = fleet.join()
+        joiner.wait_ready()
+        crew = joiner.healing._crew
+        assert crew is not None
+        lines = [source.line for source in crew.known()]
+        for source in crew.known():
+            crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, 0)  # is past: missed
+            crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, fleet.committed + 3)  # will be offered
+        before = fleet.committed
+        wait_until(lambda: fleet.committed > before + 20)
+        wait_until(lambda: all(before < seat.healing._kept.newest_snapshot < NOTHING for seat in fleet.seats))
+        caught_up(fleet, joiner)
+        assert [source.line for source in crew.known()] == lines  # none was given up
+        for source in crew.known():
+            crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, fleet.committed + 10**6)  # will never come
+            crew.ask(source, Wish.RELEASE)
+        wait_until(lambda: all(seat.healing._kept.newest_snapshot == NOTHING for seat in fleet.seats))
+        assert all(not seat.healing._kept._wanted for seat in fleet.seats)
 
 
 def test_a_receiver_that_talks_nonsense_is_dropped() -> None:
