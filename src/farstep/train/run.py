@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from farstep.engine import Endpoint, EndpointProfile, PortConfig
 from farstep.membership import MemberInfo
+from farstep.membership.addresses import AddressBook, AddressError
 from farstep.train.elastic.inner import AloneInside, InnerRanks, TogetherInside
 from farstep.train.elastic.link import MembershipLink
 from farstep.train.elastic.relay import MembershipRelay, RelayedMembership, RelayState
@@ -275,6 +276,9 @@ class Run:
             self._handlers.clear()
 
 
+OUTSIDE = ("192.0.2.1", 9)
+"""An address that belongs to nobody (RFC 5737), to ask which way leads out."""
+
 LEAVE_S = 10.0
 """A member that wants to leave goes after this long, whether or not the others have let it go: they may be waiting for
 a coordinator that is gone, and a preemption notice runs out."""
@@ -333,10 +337,14 @@ def join(
         member_id=found.member_id if name in (None, found.group) else None,
         bind=found.bind,
     )
+    try:
+        host = _own_host(coordinators)
+    except AddressError as error:
+        raise ConfigError(str(error)) from None
     _warm_up()
     inner = _join_inner(environment)
     link = _link(environment, inner)
-    wanted = ports if ports is not None else environment.bind or (f"{_own_host(coordinators)}:0",)
+    wanted = ports if ports is not None else environment.bind or (f"{host}:0",)
     endpoint = Endpoint(list(wanted), profile=profile, name=environment.group, site=environment.site)
     joined = Run(environment, link, endpoint, inner, healing=partial(Healing, settings=healing))
     joined.watch_signals()
@@ -410,19 +418,18 @@ def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
 
 
 def _own_host(coordinators: Sequence[str]) -> str:
-    """The local address that the way to the coordinator leaves from."""
-    for address in coordinators:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        if parts.hostname is None or parts.scheme == "file":
-            continue
+    """The local address that the way to the coordinator leaves from; without any, the one of this machine alone."""
+    if not coordinators:
+        return "127.0.0.1"
+    ways = [(parts.hostname, parts.port) for parts in map(urlsplit, AddressBook(coordinators).urls())]
+    # A file that names no coordinator yet says nothing about the way there: what leads out of this machine does.
+    for host, port in [*ways, OUTSIDE]:
         try:
-            family, kind, _, _, target = socket.getaddrinfo(
-                parts.hostname, parts.port or 7077, type=socket.SOCK_DGRAM
-            )[0]
+            family, kind, _, _, target = socket.getaddrinfo(host, port or 7077, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind) as probe:
                 probe.connect(target)  # chooses a route; sends nothing
-                host = str(probe.getsockname()[0])
+                own = str(probe.getsockname()[0])
         except OSError:
             continue
-        return f"[{host}]" if ":" in host else host
+        return f"[{own}]" if ":" in own else own
     return "127.0.0.1"
