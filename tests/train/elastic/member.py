@@ -37,7 +37,11 @@ def main() -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    trainer = farstep.Trainer(run, model, optimizer, scheduler=scheduler, clip_norm=1.0)
+    folder = os.environ.get("TEST_CHECKPOINTS")
+    checkpoint = farstep.Checkpoint(folder, every_steps=10) if folder else None
+    trainer = farstep.Trainer(
+        run, model, optimizer, scheduler=scheduler, clip_norm=1.0, checkpoint=checkpoint
+    )
 
     def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
         time.sleep(compute_s)
