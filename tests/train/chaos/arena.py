@@ -87,9 +87,15 @@ class Arena(Stage):
     def _do_hang(self, event: Event, note: Injected) -> None:
         (name,) = note.names
         self._impair(name)
+        self._hanging.add(name)
         self._signal(name, signal.SIGSTOP)
-        self._in(event.lasts_s, lambda: self._signal(name, signal.SIGCONT))
-        self._in(event.lasts_s, lambda: self._heal(name))
+
+        def go_on() -> None:
+            self._hanging.discard(name)
+            self._signal(name, signal.SIGCONT)
+            self._heal(name)
+
+        self._in(event.lasts_s, go_on)
 
     _do_pause = _do_hang
 

@@ -31,6 +31,10 @@ FRESH_S = 3.0
 """A member whose last commit is no older trains, or keeps up."""
 
 
+MIN_STEPS = 120
+"""Least length of a run."""
+
+
 class ChaosFailure(AssertionError):
     """The run did not survive what it must survive."""
 
@@ -109,6 +113,7 @@ class Stage:
         self._num_coordinators = 0
         self._is_coordinator_impaired = False
         self._slow: dict[str, float] = {}
+        self._hanging: set[str] = set()
         self._path_faults: list[str] = []
         (folder / "tmp").mkdir(parents=True)
         (folder / "checkpoints").mkdir()
@@ -218,7 +223,8 @@ class Stage:
         """Ends the run as a user would and waits for all to end."""
         newest = self.tape.newest
         assert newest is not None, "the run has trained"
-        self._until(lambda: self.newest_step >= newest["step"] + 40, "forty more steps")
+        last = max(newest["step"] + 40, MIN_STEPS)
+        self._until(lambda: self.newest_step >= last, f"step {last}")
         (self.folder / "stop").touch()
         names = [name for name in self.tape.pids if name != "coordinator"]
         for name in names:
@@ -336,12 +342,16 @@ class Stage:
     def _throttle(self) -> None:
         """Gives slow members every other 40 ms only."""
         while not self._is_closing:
-            slow = [name for name, until_s in list(self._slow.items()) if time.monotonic() < until_s]
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                for name in slow:
-                    if self._impaired.get(name, 0) == 0:
-                        self._signal(name, number)
-                time.sleep(0.04)
+            now_s = time.monotonic()
+            slow = [name for name, until_s in list(self._slow.items()) if now_s < until_s]
+            slow = [name for name in slow if name not in self._hanging]
+            for name in slow:
+                self._signal(name, signal.SIGSTOP)
+            time.sleep(0.04)
+            for name in slow:
+                if name not in self._hanging:
+                    self._signal(name, signal.SIGCONT)
+            time.sleep(0.04)
 
     # -- small things ---------------------------------------------------------------------------------
 

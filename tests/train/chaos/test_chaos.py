@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import pytest
 
 from tests.train.chaos.arena import Arena
 from tests.train.chaos.judge import judge, left_behind
-from tests.train.chaos.schedule import KINDS, draw_schedule
+from tests.train.chaos.schedule import KINDS, SEATS, SITES, Event, draw_schedule
 from tests.train.chaos.stage import ChaosFailure, Options, new_folder
+from tests.train.chaos.verdict import history_of
 
 CALM_RUNS = 5
 
@@ -66,6 +68,31 @@ def test_a_run_survives_two_hundred_events(folder: Path, form: str, seed: int) -
     began_s = time.monotonic()
     play(folder, count=200, calm_runs=CALM_RUNS, seed=seed, form=form)
     assert time.monotonic() - began_s < 3600
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("form", ["batch", "closure"])
+def test_hot_spares_leave_no_trace_in_the_numbers(folder: Path, form: str) -> None:
+    digests: list[dict[int, str]] = []
+    for kills in (0, 8):
+        arena = Arena(folder / str(kills), Options(seed=3, form=form, compute_s=0.02))
+        draw = random.Random(4)
+        try:
+            arena.start()
+            for number in range(kills):
+                target = draw.choice([name for name in SITES if name in arena.tape.last_commit])
+                arena.play([Event(number, "kill", target, draw.uniform(0.0, 0.5), 0.1)])
+            arena.finish()
+        finally:
+            arena.close()
+        commits = history_of(arena.tape.lines).commits
+        assert {len(commit["counts"]) for commit in commits} == {len(SEATS)}, "no seat was ever empty"
+        told = [line for line in arena.tape.lines if "digest" in line and line["kind"] == "commit"]
+        digests.append({line["step"]: line["digest"] for line in told})
+    shared = sorted(digests[0].keys() & digests[1].keys())
+    assert len(shared) > 10
+    assert [digests[0][step] for step in shared] == [digests[1][step] for step in shared]
 
 
 def test_a_schedule_is_drawn_from_its_seed() -> None:
