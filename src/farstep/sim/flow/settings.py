@@ -160,7 +160,7 @@ def _answers(name: str, packets: int) -> dict[str, Any]:
 
 
 TRANSPORTS: Mapping[str, FlowSettings] = {
-    "mrc": FlowSettings(balancing=0.8, collisions=0.34, unfairness=0.2),
+    "mrc": FlowSettings(balancing=0.8, collisions=0.34, backoff=1.0, unfairness=0.2),
     "uet-oblivious": FlowSettings(
         **_wire("uet-oblivious"), failover="none", balancing=0.5, collisions=1.1, unfairness=0.32
     ),
@@ -199,8 +199,8 @@ TRANSPORTS: Mapping[str, FlowSettings] = {
 """Settings by transport.
 
 What is measured and not derived: `collisions` of the sprayed ones, on a permutation of 128 NICs of 2 MB each;
-`backoff`, on the same of 20 MB under `mrc`; `balancing` of the UET ones, on the first with four slow links. They hold
-for every other case.
+`backoff`, on the same of 20 MB, once for `mrc` and once for all others; `balancing` of the UET ones, on the first with
+four slow links. They hold for every other case.
 """
 
 
