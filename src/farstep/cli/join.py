@@ -82,12 +82,11 @@ def join(
             restarts=restart,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
-        status = agent.run()
+        raise typer.Exit(agent.run())
     except OSError as error:
         raise CommandError(f"{command[0]}: {error.strerror or error}", status=LOCAL) from error
     finally:
         observer.close()
-    raise typer.Exit(status)
 
 
 def _variables(

@@ -73,7 +73,7 @@ def make_certificates(
 
     Args:
         directory: where they go; made if missing.
-        names: replica groups.
+        names: replica groups; the coordinator's is always made.
         operators: people or tools that may drain, evict and override.
         hosts: names and addresses under which browsers reach coordinators; members do not look at them.
         valid_days: lifetime in days; nothing outlives the authority.
@@ -85,6 +85,7 @@ def make_certificates(
     """
     if not 1 <= valid_days <= 3650:
         raise CertificateError(f"valid_days is {valid_days}; valid: 1 to 3650")
+    names = [name for name in names if name != "coordinator"]  # it is always made
     roles = dict.fromkeys(["coordinator"], PeerRole.COORDINATOR)
     for name in (*names, *operators):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) or name in (AUTHORITY, "coordinator"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -102,10 +102,16 @@ def definitions(pairs: Sequence[tuple[str, str]]) -> str:
     return f"<dl>{items}</dl>"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Returns a table; the first column holds text, the others figures."""
-    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, texts: Collection[str] = ()) -> str:
+    """Returns a table; the first column holds names, `texts` hold sentences, the others figures."""
+    kinds = [' class="text"' if name in texts else "" for name in head]
+    cells = "".join(
+        f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True)
+    )
     lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(str(value))}</td>" for value, kind in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>'

@@ -21,6 +21,9 @@ __all__ = ["Generation", "Heal", "Recovery", "RunRecoveries", "Sample", "is_coor
 PROBE_LINES = 50
 """A coordinator says that it starts within so many lines, if the log is one's."""
 
+PAUSE_S_MIN = 1.0
+"""Shorter pauses of a coordinator are a busy machine's everyday."""
+
 CAUSES = frozenset({"member_lost", "failure_report", "step_failed", "evict"})
 """Kinds that call for an urgent generation."""
 
@@ -70,13 +73,10 @@ class Generation:
     """From the failure, or from the wish, to the decision, as the coordinator saw it."""
     stalls_ms: dict[str, float] = field(default_factory=dict)
     """By member: from noticing to training on."""
+    trained_on_s: float | None = None
+    """When the last of its members trained on."""
     rolled_forward: tuple[str, ...] = ()
     """Members that finished the step under way with the gradient they had."""
-
-    @property
-    def stall_ms(self) -> float | None:
-        """How long the slowest member stood still; None if none has told."""
-        return max(self.stalls_ms.values(), default=None)
 
 
 @dataclass(slots=True)
@@ -90,6 +90,14 @@ class Recovery:
     """Members that were gone."""
     generation: Generation | None
     """None if nothing was done until the log ended."""
+
+    @property
+    def standstill_ms(self) -> float | None:
+        """From the failure, as far as the coordinator knew, until the last member trained on; None if none has told."""
+        answer = self.generation
+        if answer is None or answer.trained_on_s is None:
+            return None
+        return max(1e3 * (answer.trained_on_s - self.at_s), *answer.stalls_ms.values())
 
 
 @dataclass(slots=True)
@@ -152,6 +160,7 @@ class RunRecoveries:
         pending: list[tuple[float, dict[str, Any]]] = []
         open_heals: dict[str, Heal] = {}
         by_number: dict[int, Generation] = {}
+        leaving: set[str] = set()
         for line in self._records(lines):
             wall = datetime.fromisoformat(line["wall"]).timestamp()
             if began is None:
@@ -163,25 +172,34 @@ class RunRecoveries:
                     self.coordinator_starts_s.append(at_s)
                     self.name = self.name or str(line.get("run", ""))
                 case "member_joined":
-                    self.num_joined += 1
+                    self.num_joined += line.get("wants") != "observer"
+                    leaving.discard(str(line.get("member", "")))
+                case "member_leaves":
+                    leaving.add(str(line.get("member", "")))
                 case "generation":
                     generation = _generation(at_s, line)
-                    self.name = str(line.get("run_id", self.name))
+                    if (name := str(line.get("run_id", self.name))) != self.name:
+                        self.name = name
+                        by_number.clear()  # another run counts anew
                     self.generations.append(generation)
                     by_number[generation.number] = generation
                     self._answer(pending, generation)
                     pending = []
                 case "regroup":
-                    _note_stall(by_number.get(_integer(line.get("generation")) or 0), line)
+                    _note_stall(by_number.get(_integer(line.get("generation")) or 0), at_s, line)
                 case "progress":
                     self.samples.append(_sample(at_s, line))
                 case "checkpoint_saved":
                     self.num_checkpoints += 1
                 case "run_ended":
                     self.ended = str(line.get("reason", ""))
+                case "member_lost" if str(line.get("member", "")) in leaving:
+                    pass  # it said so before
+                case "coordinator_paused" if (_number(line.get("pause_s")) or 0.0) < PAUSE_S_MIN:
+                    pass
                 case kind if kind in OTHER_TROUBLE:
                     self.trouble.append((at_s, str(line.get("member", "")), kind, _details(line)))
-                case kind if kind in CAUSES:
+                case kind if kind in CAUSES and not _is_answered(line, by_number):
                     pending.append((at_s, line))
             self._note_heal(open_heals, at_s, line)
         self._answer(pending, None)
@@ -250,6 +268,12 @@ def is_coordinator_log(path: str | os.PathLike[str]) -> bool:
     return False
 
 
+def _is_answered(line: dict[str, Any], by_number: dict[int, Generation]) -> bool:
+    """Whether a member tells late of a failure that the next generation has answered already."""
+    number = _integer(line.get("generation"))
+    return number is not None and number + 1 in by_number
+
+
 def _generation(at_s: float, line: dict[str, Any]) -> Generation:
     return Generation(
         at_s=at_s,
@@ -263,12 +287,13 @@ def _generation(at_s: float, line: dict[str, Any]) -> Generation:
     )
 
 
-def _note_stall(generation: Generation | None, line: dict[str, Any]) -> None:
+def _note_stall(generation: Generation | None, at_s: float, line: dict[str, Any]) -> None:
     took_ms = _number(line.get("took_ms"))
     if generation is None or took_ms is None:
         return
     member = str(line.get("member", "?"))
     generation.stalls_ms[member] = took_ms
+    generation.trained_on_s = max(generation.trained_on_s or 0.0, at_s)
     if line.get("rolled_forward"):
         generation.rolled_forward = (*generation.rolled_forward, member)
 

@@ -92,8 +92,8 @@ def _verdict(run: RunRecoveries) -> str:
 
 
 def _stalls(run: RunRecoveries) -> list[float]:
-    generations = (recovery.generation for recovery in run.recoveries)
-    return [item.stall_ms for item in generations if item is not None and item.stall_ms is not None]
+    stalls = (recovery.standstill_ms for recovery in run.recoveries)
+    return [stall for stall in stalls if stall is not None]
 
 
 def _facts(run: RunRecoveries) -> list[tuple[str, str]]:
@@ -138,16 +138,17 @@ def _sections(run: RunRecoveries) -> Iterator[str]:
         yield section(
             "Failures, and what was done",
             _recoveries(run.recoveries),
-            "Decided: from the failure to the new generation. Standstill: until the slowest member trained on; "
-            "the step under way is part of it.",
+            "Decided: from when the coordinator noticed to the new generation. Standstill: until the last member "
+            "trained on; the step that is run again comes on top.",
         )
     if run.heals:
         yield section(
             "Heals", _heals(run.heals), "State given to newcomers while the others went on training."
         )
     if run.trouble:
+        head = ("at (min:s)", "group", "event", "details")
         rows = [(_at(at_s), member, kind, details) for at_s, member, kind, details in run.trouble[:ROWS_MAX]]
-        yield section("What else happened", table(("at (min:s)", "group", "event", "details"), rows))
+        yield section("What else happened", table(head, rows, texts=head[1:]))
     if run.generations:
         yield section("Generations", _generations(run.generations))
 
@@ -165,9 +166,9 @@ def _recoveries(recoveries: list[Recovery]) -> str:
         done = f"generation {answer.number}: {'; '.join(answer.changes) or answer.reason}"
         if answer.rolled_forward:
             done += f"; step finished without a retry by {', '.join(answer.rolled_forward)}"
-        stall = _ms(answer.stall_ms) if answer.stall_ms is not None else "not told"
+        stall = _ms(recovery.standstill_ms) if recovery.standstill_ms is not None else "not told"
         rows.append((_at(recovery.at_s), "; ".join(recovery.causes), done, _ms(answer.took_ms), stall))
-    return table(head, rows)
+    return table(head, rows, texts=("what failed", "what was done"))
 
 
 def _heals(heals: list[Heal]) -> str:
@@ -187,7 +188,7 @@ def _heals(heals: list[Heal]) -> str:
                 end if heal.done_s is None else _ms(1e3 * (heal.done_s - heal.at_s)),
             )
         )
-    return table(head, rows)
+    return table(head, rows, texts=("group",))
 
 
 def _generations(generations: list[Generation]) -> str:
@@ -204,7 +205,7 @@ def _generations(generations: list[Generation]) -> str:
         )
         for item in generations[:ROWS_MAX]
     ]
-    return table(head, rows)
+    return table(head, rows, texts=("kind", "what changed", "seats", "spares"))
 
 
 def _progress_figure(run: RunRecoveries) -> go.Figure:
@@ -256,6 +257,7 @@ def _seats_figure(run: RunRecoveries) -> go.Figure:
     figure.update_layout(
         barmode="overlay", hovermode="closest", height=min(1200, 120 + 26 * len(names)), bargap=0.35
     )
+    figure.update_xaxes(range=[0, run.duration_s])
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1])
     return figure
 

@@ -38,7 +38,7 @@ def shake_hands(client: TlsFiles, server: TlsFiles, name=COORDINATOR_NAME):
 
 
 def test_everybody_gets_a_certificate_of_their_role(tmp_path):
-    made = make_certificates(tmp_path, ["a-0", "b-0"], operators=("ana",))
+    made = make_certificates(tmp_path, ["a-0", "coordinator", "b-0"], operators=("ana",))
     assert [(item.name, item.role, item.is_new) for item in made] == [
         ("coordinator", PeerRole.COORDINATOR, True),
         ("a-0", PeerRole.MEMBER, True),
@@ -120,7 +120,7 @@ def test_a_broken_folder_is_told(tmp_path, change, says):
         make_certificates(tmp_path, ["a-0"])
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "coordinator", "-x", "x" * 65])
+@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "-x", "x" * 65])
 def test_names_that_cannot_be_files_are_refused(tmp_path, name):
     with pytest.raises(CertificateError, match="cannot be the name of a certificate"):
         make_certificates(tmp_path / "new", [name])
@@ -130,6 +130,8 @@ def test_names_that_cannot_be_files_are_refused(tmp_path, name):
 def test_a_name_keeps_its_role(tmp_path):
     with pytest.raises(CertificateError, match="both a member and an operator"):
         make_certificates(tmp_path, ["ana"], operators=("ana",))
+    with pytest.raises(CertificateError, match="cannot be the name"):
+        make_certificates(tmp_path, [], operators=("coordinator",))
     make_certificates(tmp_path, ["ana"])
     with pytest.raises(CertificateError, match="is a certificate of the member ana"):
         make_certificates(tmp_path, [], operators=("ana",))

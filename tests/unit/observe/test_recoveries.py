@@ -27,7 +27,8 @@ def generation(at_s, number, members, *, urgent=False, changes=(), spares=(), to
 
 STORY = [
     line(0, "coordinator_start", coordinator="x", run="job"),
-    line(1, "member_joined", "a-0"),
+    line(1, "member_joined", "w-0", wants="observer"),
+    line(1, "member_joined", "a-0", wants="seat"),
     line(1, "member_joined", "b-0"),
     line(1, "member_joined", "c-0"),
     generation(1, 1, ["a-0", "b-0", "c-0"], spares=["s-0"]),
@@ -39,7 +40,7 @@ STORY = [
     ),
     line(10.03, "step_failed", "a-0", step=90, generation=1, cause="c-0 is gone"),
     line(10.1, "regroup", "a-0", generation=2, step=90, took_ms=80.0, rolled_forward=False),
-    line(10.1, "regroup", "b-0", generation=2, step=90, took_ms=120.0, rolled_forward=True),
+    line(10.14, "regroup", "b-0", generation=2, step=90, took_ms=120.0, rolled_forward=True),
     line(12, "member_joined", "c-0"),
     line(12, "heal_start", "c-0", at_step=0),
     line(13, "heal_state", "c-0", step=120, bytes=4_000_000, took_ms=310.0, sources={"a-0/1": 2, "b-0/2": 2}),
@@ -67,7 +68,8 @@ def test_the_story_of_a_run(tmp_path):
     assert recovery.lost == ("c-0",)
     assert recovery.causes == ("c-0: its process has exited",)
     assert recovery.generation is run.generations[1]
-    assert recovery.generation.stall_ms == 120.0
+    assert recovery.generation.stalls_ms == {"a-0": 80.0, "b-0": 120.0}
+    assert recovery.standstill_ms == pytest.approx(140)
     assert recovery.generation.rolled_forward == ("b-0",)
     (heal,) = run.heals
     assert (heal.member, heal.at_s, heal.done_s, heal.from_step, heal.to_step) == ("c-0", 12, 14, 0, 150)
@@ -89,6 +91,21 @@ def test_a_failure_without_a_loss_is_a_recovery_too(tmp_path):
         (("a-0: timeout",), (), 2),
         (("out of nothing",), (), 3),
     ]
+
+
+def test_late_reports_leavers_and_short_pauses_are_no_failures(tmp_path):
+    story = [
+        *STORY[:9],
+        line(11, "step_failed", "b-0", generation=1, cause="c-0 is gone"),
+        line(11, "failure_report", "b-0", generation=1, reason="c-0 is gone"),
+        line(11, "coordinator_paused", pause_s=0.2),
+        line(12, "member_leaves", "s-0", reason="preempted"),
+        line(12, "member_lost", "s-0", cause="it closed its membership"),
+        line(13, "coordinator_paused", pause_s=3.5),
+    ]
+    run = RunRecoveries.read(written(tmp_path, story))
+    assert len(run.recoveries) == 1
+    assert run.trouble == [(13, "", "coordinator_paused", "pause_s 3.5")]
 
 
 def test_what_was_not_answered_is_open(tmp_path):
@@ -139,7 +156,7 @@ def test_logs_are_told_apart(tmp_path):
 def test_the_report_tells_the_story(tmp_path):
     html = write_recovery_report(written(tmp_path, STORY), tmp_path / "report.html")
     page = Page(html.read_text())
-    assert "1 failure, and training went on after it; the longest standstill was 120 ms." in page.text
+    assert "1 failure, and training went on after it; the longest standstill was 140 ms." in page.text
     for heading in ("Steps over time", "Who trained", "Failures, and what was done", "Heals", "Generations"):
         assert heading in page.text
     assert "generation 2: s-0 takes the seat of c-0; step finished without a retry by b-0" in page.text
