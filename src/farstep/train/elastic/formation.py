@@ -283,13 +283,17 @@ class Formation:
         is_rolled_forward = old is not None and not is_reborn and self._state.committed > committed_before
         self.membership.event(
             "regroup",
+            number=generation.number,
             generation=generation.number,
             step=self._state.committed,
             took_ms=round(took_ms, 1),
+            cause=generation.reason[:300],
             is_urgent=generation.is_urgent,
             rolled_forward=is_rolled_forward,
             keeps_deal=kept_deal is not None,
         )
+        if is_rolled_forward:
+            self.membership.event("rolled_forward", step=self._state.committed - 1)
         return Regrouped(
             took_ms=took_ms,
             is_rolled_forward=is_rolled_forward,
@@ -406,6 +410,8 @@ class Formation:
 
     def _end(self, reason: str) -> None:
         logger.info("over: %s", reason)
+        if self._link.is_leaving:
+            self.membership.event("left", step=self._state.committed, reason=reason[:300])
         self._is_over = True
         raise RunOver(reason)
 

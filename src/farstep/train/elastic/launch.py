@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class LocalJob:
         command: what every member runs.
         groups: number of replica groups with a seat.
         spares: number of members that wait as spares.
-        folder: where logs and the coordinator's address go; a temporary folder if None.
+        folder: where logs and the coordinator's address go; None: a temporary folder, removed at the end.
         env: further variables of the members.
         threads_per_member: `OMP_NUM_THREADS` of the members.
         config: further settings of the coordinator by the names of its options, such as `min_groups` or `silence_s`.
@@ -59,6 +60,7 @@ class LocalJob:
     ) -> None:
         self._echo = echo
         self.command = list(command)
+        self._is_temporary = folder is None
         self.folder = folder if folder is not None else Path(tempfile.mkdtemp(prefix="farstep-job-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.names = [f"group-{index}" for index in range(groups)]
@@ -174,6 +176,8 @@ class LocalJob:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()
