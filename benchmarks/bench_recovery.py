@@ -6,25 +6,42 @@ it is installed in, in turns with farstep.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 from harness.measure import Report, arguments, median, parse
-from harness.recovery import Farstep, Job, Outcome, System, Torchft, kill_again_and_again
+from harness.recovery import (
+    Farstep,
+    Job,
+    Outcome,
+    System,
+    Torchft,
+    kill_again_and_again,
+    kill_coordinators,
+)
 
 STALL_MEDIAN_S, STALL_MAX_S, HANG_MAX_S = 0.5, 1.0, 2.0
 
 
-def measure(
-    system: System, *, kills: int, groups: int, size: str, batch: int, seed: int, hang_s: float
-) -> Outcome:
-    """Runs one job and hurts it."""
+def measure(system: System, options: argparse.Namespace, *, kills: int, seed: int) -> tuple[Outcome, Outcome]:
+    """Runs one job and hurts its groups, then its coordinator."""
+    spares = options.spares if isinstance(system, Farstep) else 0
     with (
         tempfile.TemporaryDirectory(prefix=f"{system.name}-") as folder,
-        Job(system, Path(folder), groups=groups, size=size, batch=batch) as job,
+        Job(
+            system,
+            Path(folder),
+            groups=options.groups,
+            size=options.size,
+            batch=options.batch,
+            spares=spares,
+        ) as job,
     ):
-        return kill_again_and_again(job, kills, seed=seed, hang_s=hang_s)
+        of_groups = kill_again_and_again(job, kills, seed=seed, hang_s=options.hang_s)
+        coordinator_kills = options.coordinator_kills if isinstance(system, Farstep) else 0
+        return of_groups, kill_coordinators(job, coordinator_kills, seed=seed)
 
 
 def tell(report: Report, name: str, outcome: Outcome, *, size: str) -> None:
@@ -55,6 +72,13 @@ def main() -> int:
         "--torchft", action="append", default=[], metavar="NAME=PYTHON", help="also measure torchft"
     )
     parser.add_argument("--seed", type=int, default=1, help="of victims and moments (%(default)s)")
+    parser.add_argument("--spares", type=int, default=0, help="hot spares, of farstep alone (%(default)s)")
+    parser.add_argument(
+        "--coordinator-kills",
+        type=int,
+        default=0,
+        help="afterwards kill farstep's coordinator so often (%(default)s)",
+    )
     parser.add_argument("--only-torchft", action="store_true", help="leave farstep out")
     options = parse(parser)
     kills = 2 if options.quick else options.kills
@@ -71,21 +95,19 @@ def main() -> int:
     )
     report.begin()
     outcomes: dict[str, Outcome] = {system.name: Outcome() for system in systems}
+    coordinators = Outcome()
     for n in range(options.rounds):
         for system in systems:
-            outcome = measure(
-                system,
-                kills=kills,
-                groups=options.groups,
-                size=options.size,
-                batch=options.batch,
-                seed=options.seed + n,
-                hang_s=options.hang_s,
-            )
+            outcome, without = measure(system, options, kills=kills, seed=options.seed + n)
             outcomes[system.name].injuries += outcome.injuries
             outcomes[system.name].rejoin_s += outcome.rejoin_s
+            coordinators.injuries += without.injuries
     for name, outcome in outcomes.items():
         tell(report, name, outcome, size=options.size)
+    if coordinators.injuries:
+        tell(report, "farstep, coordinator killed", coordinators, size=options.size)
+        gone = sum(one.died + one.steps_lost for one in coordinators.injuries)
+        report.check("groups that died or lost a step with their coordinator", float(gone), 0, at_least=False)
     if "farstep" in outcomes:
         ours = outcomes["farstep"].injuries
         stalls = [one.stall_s for one in ours]

@@ -25,6 +25,12 @@ from typing import Any
 PROGRAMS = Path(__file__).resolve().parent.parent / "recovery"
 POLL_S = 0.02
 START_LIMIT_S = 120.0
+ACTIVE_NS = 2_000_000_000
+"""A group without a step in so long does not train."""
+
+SPARE_S = 2.0
+"""What a spare gets to fetch the state, from the moment its model is built."""
+
 SETTLED_STEPS = 10
 """Steps in a row after which a group counts as being back in training."""
 
@@ -57,9 +63,13 @@ class Farstep(System):
 
     name = "farstep"
 
+    def __init__(self, *, policy: str = "per_group") -> None:
+        self._policy = policy
+        self._port = 0
+
     def coordinator(self, folder: Path, groups: int) -> list[str]:
-        """`farstep coordinator` on a free port of this machine."""
-        self._port = free_port()
+        """`farstep coordinator` on a free port of this machine, always the same."""
+        self._port = self._port or free_port()
         options = ["--insecure", "--port", str(self._port), "--groups", str(groups), "--min-groups", "1"]
         return [
             sys.executable,
@@ -77,7 +87,10 @@ class Farstep(System):
         """A plain PyTorch loop with `farstep.join()`."""
         arguments = [str(number), str(record), size, str(batch), wants]
         command = [sys.executable, str(PROGRAMS / "farstep_worker.py"), *arguments]
-        return command, {"FARSTEP_COORDINATOR": f"ws://127.0.0.1:{self._port}"}
+        return command, {
+            "FARSTEP_COORDINATOR": f"ws://127.0.0.1:{self._port}",
+            "BENCH_POLICY": self._policy,
+        }
 
 
 @dataclass
@@ -164,8 +177,7 @@ class Job:
         self._coordinator: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Job:
-        command = self.system.coordinator(self._folder, self._num_seats)
-        self._coordinator = self._spawn(command, {}, "coordinator")
+        self.start_coordinator()
         time.sleep(1.0)
         for group in self.groups:
             self.start(group)
@@ -183,6 +195,41 @@ class Job:
         log = (self._folder / f"{name}.log").open("ab")
         inherited = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         return subprocess.Popen(command, stdout=log, stderr=log, env=inherited, cwd=self._folder)
+
+    def start_coordinator(self) -> None:
+        """Starts a coordinator that knows nothing."""
+        command = self.system.coordinator(self._folder, self._num_seats)
+        self._coordinator = self._spawn(command, {}, "coordinator")
+
+    def kill_coordinator(self) -> None:
+        """Kills it, with everything it knew."""
+        assert self._coordinator is not None, "a coordinator runs while the job does"
+        self._coordinator.kill()
+        self._coordinator.wait()
+
+    def active(self) -> list[Group]:
+        """Groups that train now; spares and those on their way back do not."""
+        since_ns = time.monotonic_ns() - ACTIVE_NS
+        return [g for g in self.groups if g.is_alive and g.steps()[-1:] and g.steps()[-1]["t_ns"] > since_ns]
+
+    @property
+    def has_spares(self) -> bool:
+        """Whether some groups wait until a seat is free."""
+        return len(self.groups) > self._num_seats
+
+    def wait_back(self, returned_ns: int) -> bool:
+        """Waits until groups that were started again at a moment are back; whether they are."""
+        if not self.has_spares:
+            return self.wait_steps(SETTLED_STEPS, START_LIMIT_S, self.groups, after_ns=returned_ns)
+        end_s = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < end_s:
+            starts = [[line for line in group.read() if line["kind"] == "ready"] for group in self.groups]
+            pids = [group.process.pid if group.process is not None else 0 for group in self.groups]
+            if all(lines and lines[-1]["pid"] == pid for lines, pid in zip(starts, pids, strict=True)):
+                time.sleep(SPARE_S)
+                return len(self.active()) == self._num_seats
+            time.sleep(POLL_S)
+        return False
 
     def start(self, group: Group) -> None:
         """Starts the process of a group."""
@@ -261,8 +308,9 @@ def kill_again_and_again(
     draw, outcome = random.Random(seed), Outcome()
     for _ in range(kills):
         time.sleep(draw.uniform(0.5, 1.5))
-        victim = draw.choice(job.groups)
-        survivors = [group for group in job.groups if group is not victim]
+        training = job.active() if job.has_spares else job.groups
+        victim = draw.choice(training)
+        survivors = [group for group in training if group is not victim]
         assert victim.process is not None
         at_ns = time.monotonic_ns()
         victim.process.send_signal(signal.SIGSTOP if hang_s else signal.SIGKILL)
@@ -281,7 +329,7 @@ def kill_again_and_again(
         for group in job.groups:  # also those that died of the injury
             if not group.is_alive:
                 job.start(group)
-        if not job.wait_steps(SETTLED_STEPS, START_LIMIT_S, job.groups, after_ns=returned_ns):
+        if not job.wait_back(returned_ns):
             break
         ready = [
             line["t_ns"] for line in victim.lines if line["kind"] == "ready" and line["t_ns"] > returned_ns
@@ -289,4 +337,19 @@ def kill_again_and_again(
         steps = [step["t_ns"] for step in victim.steps() if step["t_ns"] > returned_ns]
         if ready and steps:
             outcome.rejoin_s.append((steps[0] - ready[-1]) / 1e9)
+    return outcome
+
+
+def kill_coordinators(job: Job, kills: int, *, seed: int, limit_s: float = 60.0) -> Outcome:
+    """Kills the coordinator at random moments and starts another one, which knows nothing, shortly afterwards."""
+    draw, outcome = random.Random(seed), Outcome()
+    for _ in range(kills):
+        time.sleep(draw.uniform(0.5, 1.5))
+        training = job.active()
+        at_ns = time.monotonic_ns()
+        job.kill_coordinator()
+        time.sleep(draw.uniform(0.1, 1.0))
+        job.start_coordinator()
+        job.wait_steps(SETTLED_STEPS, limit_s, training, after_ns=time.monotonic_ns())
+        outcome.injuries.append(judge(training, at_ns, until_ns=time.monotonic_ns()))
     return outcome
