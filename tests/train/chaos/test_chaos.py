@@ -18,7 +18,7 @@ from tests.train.chaos.schedule import KINDS, SEATS, SITES, Event, draw_schedule
 from tests.train.chaos.stage import ChaosFailure, Options, new_folder
 from tests.train.chaos.verdict import history_of
 
-CALM_RUNS = 5
+CALM_RUNS = 3
 
 
 @pytest.fixture
