@@ -2,7 +2,7 @@
 
     farstep coordinator --insecure --groups 2 &
     export FARSTEP_COORDINATOR=ws://127.0.0.1:7077 FARSTEP_RANKS_PER_GROUP=1 FARSTEP_GROUP=node
-    torchrun --nproc-per-node=2 examples/train_ddp_style.py
+    torchrun --standalone --nproc-per-node=2 examples/train_ddp_style.py
 
 Without coordinator it trains alone:
 

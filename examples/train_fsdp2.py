@@ -2,7 +2,7 @@
 
 One replica group, alone:
 
-    torchrun --nproc-per-node=2 examples/train_fsdp2.py
+    torchrun --standalone --nproc-per-node=2 examples/train_fsdp2.py
 
 Two replica groups of two ranks, each started by its own torchrun, as on two sites:
 

@@ -52,7 +52,7 @@ def test_transformers_runs_alone() -> None:
 
 def test_ranks_of_torchrun_hold_one_replica() -> None:
     printed = run(
-        [TORCHRUN, "--nproc-per-node=2", "--master-port=0", str(EXAMPLES / "train_fsdp2.py")], STEPS="40"
+        [TORCHRUN, "--nproc-per-node=2", "--standalone", str(EXAMPLES / "train_fsdp2.py")], STEPS="40"
     )
     assert "step 40 " in printed
 
@@ -62,7 +62,7 @@ def test_processes_of_torchrun_are_replica_groups(tmp_path: Path) -> None:
     try:
         job.start_coordinator()
         printed = run(
-            [TORCHRUN, "--nproc-per-node=2", "--master-port=0", str(EXAMPLES / "train_ddp_style.py")],
+            [TORCHRUN, "--nproc-per-node=2", "--standalone", str(EXAMPLES / "train_ddp_style.py")],
             FARSTEP_COORDINATOR=f"file:{job.address_file}",
             FARSTEP_RANKS_PER_GROUP="1",
             FARSTEP_GROUP="node",
