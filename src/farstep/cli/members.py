@@ -17,7 +17,14 @@ __all__ = ["drain", "events", "evict", "groups", "override", "status"]
 WATCH_S = 0.5
 RETRY_S = 0.5
 
-_STYLES = {"training": "green", "spare": "cyan", "healing": "yellow", "ready": "yellow", "leaving": "magenta"}
+_STYLES = {
+    "training": "green",
+    "spare": "cyan",
+    "healing": "yellow",
+    "ready": "yellow",
+    "leaving": "magenta",
+    "observer": "dim",
+}
 
 
 def status(

@@ -13,14 +13,26 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request, WebSocket
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farstep.coordinator.certificates import PeerRole, role_of
 
-__all__ = ["CertifiedProtocol", "allows_member", "peer_name", "require_operator", "require_reader"]
+__all__ = [
+    "BodyLimit",
+    "CertifiedProtocol",
+    "allows_member",
+    "peer_name",
+    "require_operator",
+    "require_reader",
+]
 
 PEER = "peer"
 """Key under which role and name of the peer are in the state of a request."""
+
+BODY_BYTES_MAX = 64 << 10
+"""Longest body of a request; the longest that is needed names 1,024 members."""
 
 LOCAL_NAME = "localhost"
 """The one name that nobody else can make point here; otherwise loopback addresses are asked for."""
@@ -35,6 +47,42 @@ class CertifiedProtocol(H11Protocol):
         certificate: dict[str, Any] = (tls.getpeercert() or {}) if tls is not None else {}
         self.app_state = {**self.app_state, PEER: role_of(certificate.get("subject"))}
         super().connection_made(transport)
+
+
+class BodyLimit:
+    """Refuses long bodies before anybody keeps them in memory.
+
+    Args:
+        app: application behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, counting what comes."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        is_more = True
+        while is_more and len(body) <= BODY_BYTES_MAX:
+            message = await receive()
+            if message["type"] != "http.request":
+                return  # the client has gone
+            body += message.get("body", b"")
+            is_more = message.get("more_body", False)
+        if len(body) > BODY_BYTES_MAX:
+            text = f"the body is longer than {BODY_BYTES_MAX:,} bytes"
+            await JSONResponse({"detail": text}, 413, {"Connection": "close"})(scope, receive, send)
+            return
+        whole: Message = {"type": "http.request", "body": bytes(body), "more_body": False}
+        pending = [whole]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        await self._app(scope, replay, send)
 
 
 def peer_name(request: Request) -> str:

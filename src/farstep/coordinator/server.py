@@ -20,7 +20,7 @@ from farstep import __version__
 from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
 from farstep.coordinator.dashboard import make_pages
-from farstep.coordinator.guard import CertifiedProtocol, allows_member
+from farstep.coordinator.guard import BodyLimit, CertifiedProtocol, allows_member
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
 from farstep.coordinator.status import progress_fields
@@ -83,6 +83,7 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
             journal.close()
 
     app = FastAPI(title="farstep coordinator", version=__version__, lifespan=lifespan, openapi_url=None)
+    app.add_middleware(BodyLimit)
     app.state.coordinator = coordinator
     app.state.journal = journal
     app.include_router(make_router(coordinator, journal, metrics))

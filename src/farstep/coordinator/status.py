@@ -88,7 +88,13 @@ def status_of(proposer: Proposer, now_ns: int, *, started_ns: int) -> Status:
     generation = proposer.generation
     members = [_member(proposer, item, now_ns) for item in _shown(proposer)]
     order = {member_id: n for n, member_id in enumerate(_ids(proposer))}
-    members.sort(key=lambda member: (order.get(member.member_id, len(order)), member.name))
+    members.sort(
+        key=lambda member: (
+            order.get(member.member_id, len(order)),
+            member.state == "observer",
+            member.name,
+        )
+    )
     return Status(
         run=proposer.config.run,
         run_id=proposer.run_id,

@@ -114,6 +114,22 @@ def test_a_command_that_cannot_be_carried_out_says_why(client, method, path, bod
     assert says in json.dumps(answer.json()["detail"]).lower()
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_is_too_long_is_refused(client, is_chunked):
+    async def pieces():
+        for _ in range(100):
+            yield b" " * 1000
+
+    answer = client.post("/v1/members/b-0/evict", content=pieces() if is_chunked else b" " * 100_000)
+    assert answer.status_code == 413
+    assert "65,536" in answer.json()["detail"]
+
+
+def test_a_command_may_name_all_members(client):
+    body = {"generation": 1, "drop": [f"{'n' * 50}-{number}" for number in range(1024)], "is_sure": True}
+    assert client.post("/v1/override", json=body).status_code == 409
+
+
 PATHS = ["/", "/docs", "/docs.js", "/dashboard.js", "/openapi.json", "/v1/status", "/v1/events", "/metrics"]
 
 
