@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
@@ -47,6 +48,9 @@ PROCESSES_MAX = 1_024
 
 SEED_MAX = 2**53 - 1
 """The largest `run.seed`."""
+
+PROCESS_ENDED = "its process was ended from outside, twice; for want of memory? fewer at once (-j) need less"
+"""Why a point failed that took its process with it."""
 
 POINTS_MAX = 1_000_000
 """More points than this are a slip; each is at least a file."""
@@ -252,10 +256,16 @@ def _stored(store: Path, point: Point) -> SweepRow | None:
 
 def _store(store: Path, point: Point, row: SweepRow) -> None:
     """Writes a row at once or not at all, so that whoever reads the file has a whole one."""
-    handle, name = tempfile.mkstemp(dir=store, suffix=".part")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(row, file)
-    Path(name).replace(store / f"{point.digest}.json")
+    name = None
+    try:
+        handle, name = tempfile.mkstemp(dir=store, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(row, file)
+        Path(name).replace(store / f"{point.digest}.json")
+    except OSError as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        raise ConfigError(f"{store}: cannot be written: {error.strerror or error}") from error
 
 
 def _labels(point: Point) -> SweepRow:
@@ -292,7 +302,8 @@ def _run_point(work: tuple[int, Point, str, str]) -> tuple[int, SweepRow]:
     }
 
 
-Work = list[tuple[int, Point, str, str]]
+WorkItem = tuple[int, Point, str, str]
+Work = list[WorkItem]
 
 
 def _through_processes(work: Work, processes: int) -> Iterator[tuple[int, SweepRow]]:
@@ -302,20 +313,51 @@ def _through_processes(work: Work, processes: int) -> Iterator[tuple[int, SweepR
         finally:
             _previous.clear()
         return
-    with _pool(work, processes) as pool:
-        running: set[Future[tuple[int, SweepRow]]] = set()
-        queue = iter(work)
+    queue = iter(work)
+    suspects: Work = []
+    while True:
+        for item in suspects:  # one of them ended its process: alone, it does no harm to the others
+            yield from _alone(item)
+        suspects = []
+        with _pool(work, processes) as pool:
+            running: dict[Future[tuple[int, SweepRow]], WorkItem] = {}
+            try:
+                while True:
+                    for item in itertools.islice(queue, 2 * processes - len(running)):
+                        suspects = [item]  # until it is under way: a pool that broke takes nothing
+                        running[pool.submit(_run_point, item)] = item
+                        suspects = []
+                    if not running:
+                        return
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        found = future.result()
+                        del running[future]
+                        yield found
+            except BrokenProcessPool:
+                suspects += running.values()
+            finally:
+                _end(pool, at_once=bool(running))
+
+
+def _alone(item: WorkItem) -> Iterator[tuple[int, SweepRow]]:
+    """Runs a point in a process that nothing else depends on."""
+    with _pool([item], 1) as pool:
+        found: tuple[int, SweepRow] | None = None
         try:
-            while True:
-                for item in itertools.islice(queue, 2 * processes - len(running)):
-                    running.add(pool.submit(_run_point, item))
-                if not running:
-                    return
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
+            found = pool.submit(_run_point, item).result()
+        except BrokenProcessPool:
+            found = item[0], {**_labels(item[1]), "status": "failed", "error": PROCESS_ENDED}
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            _end(pool, at_once=found is None)
+    yield found
+
+
+def _end(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
+    """Takes no more work, and where `at_once`, as after Ctrl-C, nobody waits for points that are under way."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes if at_once else ():
+        process.terminate()
 
 
 def _pool(work: Work, processes: int) -> ProcessPoolExecutor:

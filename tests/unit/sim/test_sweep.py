@@ -1,14 +1,22 @@
 """Sweeps: points, going on after a break, rows and files."""
 
+import contextlib
 import csv
+import errno
 import json
+import os
+import signal
 import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import pytest
 
 from farstep import sim
 from farstep.fabric.errors import ConfigError
+from farstep.sim import run as runs
 from farstep.sim import scenario as scenarios
 from farstep.sim import sweep as module
 from farstep.sim.sweep import Sweep, grouped, parse_seeds, parse_settings, run_sweep, write_rows
@@ -180,3 +188,61 @@ def test_seeds_of_a_combination_are_put_together():
     (group,) = grouped(rows, ["k"])
     assert (group.values, group.seeds, group.median("time"), group.highest("time")) == ((1,), 2, 6.0, 7.0)
     assert group.median("nothing") is None
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_process_that_is_killed_costs_its_point_at_most(tmp_path, monkeypatch, deaths):
+    """What ran beside it is run again; the point itself has failed when it took a second process with it."""
+
+    def dying(scenario, **options):
+        if scenario.workload[0].size_bytes == 2000 and scenario.run.seed == 2:
+            for attempt in range(deaths):
+                with contextlib.suppress(FileExistsError):
+                    (tmp_path / f"death-{attempt}").touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return run_scenario(scenario, **options)
+
+    run_scenario = runs.run_scenario
+    monkeypatch.setattr(runs, "run_scenario", dying)
+    monkeypatch.setattr(
+        module, "_pool", lambda work, n: ProcessPoolExecutor(n, mp_context=get_context("fork"))
+    )
+    sweep = Sweep(small(), {"workload.size_bytes": [1000, 2000, 3000, 4000]}, [1, 2])
+    rows = run_sweep(sweep, tmp_path / "out", processes=2)
+    assert [row["seed"] for row in rows] == [1, 2] * 4
+    failed = [row for row in rows if row["status"] != "done"]
+    assert [row["error"] for row in failed] == [module.PROCESS_ENDED] * (deaths - 1)
+    assert len(list((tmp_path / "out" / "points").glob("*.json"))) == len(rows) - len(failed)
+    again = run_sweep(sweep, tmp_path / "out", processes=2)
+    assert {row["status"] for row in again} == {"done"}
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_of_a_point(tmp_path, monkeypatch):
+    def full(self, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "replace", full)
+    with pytest.raises(ConfigError, match=r"points: cannot be written: No space left on device"):
+        run_sweep(Sweep(small()), tmp_path)
+    assert not list((tmp_path / "points").iterdir())
+
+
+def test_nobody_waits_for_points_under_way_when_a_sweep_is_stopped(tmp_path, monkeypatch):
+    def slow(scenario, **options):
+        if scenario.run.seed > 1:
+            time.sleep(60.0)
+        return run_scenario(scenario, **options)
+
+    def stop(done, total, row):
+        raise KeyboardInterrupt
+
+    run_scenario = runs.run_scenario
+    monkeypatch.setattr(runs, "run_scenario", slow)
+    monkeypatch.setattr(
+        module, "_pool", lambda work, n: ProcessPoolExecutor(n, mp_context=get_context("fork"))
+    )
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(Sweep(small(), {}, [1, 2, 3, 4]), tmp_path, processes=2, on_point=stop)
+    assert time.monotonic() - began < 30.0
+    assert len(list((tmp_path / "points").glob("*.json"))) == 1
