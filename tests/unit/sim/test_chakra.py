@@ -165,3 +165,8 @@ def test_missing_ranks_are_named(tmp_path):
     with pytest.raises(WorkloadError, match=r"rank 0 has two traces, a\.0\.et and b\.0\.et"):
         trace_files(tmp_path)
     assert [file.name for file in trace_files(tmp_path / "b")] == ["b.0.et"]
+
+
+def test_a_path_no_system_can_hold_is_told_in_a_line(tmp_path):
+    with pytest.raises(WorkloadError, match="cannot be read: File name too long"):
+        trace_files(tmp_path / ("x" * 5000))

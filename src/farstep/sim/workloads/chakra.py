@@ -51,9 +51,13 @@ def trace_files(path: str | Path) -> list[Path]:
         WorkloadError: there are none, or a rank is missing.
     """
     path = Path(path)
-    folder, pattern = (path, "*.et") if path.is_dir() else (path.parent, f"{path.name}.*.et")
+    try:
+        folder, pattern = (path, "*.et") if path.is_dir() else (path.parent, f"{path.name}.*.et")
+        files = sorted(folder.glob(pattern))
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
     found: dict[int, Path] = {}
-    for file in sorted(folder.glob(pattern)):
+    for file in files:
         match = re.search(r"\.(\d+)\.et$", file.name)
         if match is None:
             continue

@@ -55,7 +55,7 @@ class _Job(PlainModel):
     """packed, spread over racks, random, or the NIC of each rank"""
     start_us: Microseconds = 0.0
     """when the job begins"""
-    repeat: Count | None = None
+    repeat: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """steps that do the same one after the other; left out: run.repeat"""
     barrier: bool = False
     """whether all NICs wait for each other between steps"""
