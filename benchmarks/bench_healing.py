@@ -13,7 +13,7 @@ from harness.measure import Report, arguments, median, parse
 
 MB = 1_000_000
 SLOWDOWN_MAX = 1.15
-STOP_AFTER = 5
+STOP_AFTER = 12
 """Steps ahead at which all seats stop, so that none waits for one that has."""
 CHUNK_BYTES = HealingSettings().chunk_bytes
 
@@ -26,7 +26,8 @@ class Heal:
         heal_s: from the order to heal to being at the newest step.
         pull_s: of it, until the state was there and verified.
         step_ratio: mean step during the whole healing over the median step before.
-        median_ratio: the same with the median step during it.
+        pull_ratio: mean step while state was sent, over the same.
+        follow_ratio: mean step while the newcomer follows as a hot spare, over the same.
         worst_ms: how much longer than usual the longest step was.
         copy_ms: what the snapshot cost the training thread.
         rate_mb_s: bytes of the state over the time to pull them.
@@ -38,7 +39,8 @@ class Heal:
     heal_s: float
     pull_s: float
     step_ratio: float
-    median_ratio: float
+    pull_ratio: float
+    follow_ratio: float
     worst_ms: float
     copy_ms: float
     rate_mb_s: float
@@ -88,14 +90,20 @@ def figures_of(job: Job, began_s: float, num_before: int, timeout_s: float) -> H
     job.run_until(lambda: "late" in job.ends, timeout_s)
     started_s = next(at_s for kind, at_s, _ in job.events if kind == "heal_start")
     before = [end - begin for _, begin, end, *_ in job.steps if end <= began_s][-num_before:]
-    during = [end - begin for _, begin, end, *_ in job.steps if end > started_s and begin < ready_s]
+    pulled_s = next(at_s for kind, at_s, _ in job.events if kind == "heal_state")
+
+    def steps_between(since_s: float, until_s: float) -> list[float]:
+        return [end - begin for _, begin, end, *_ in job.steps if end > since_s and begin < until_s]
+
+    during = steps_between(started_s, ready_s)
     digest, committed, length_bytes, pull_s, num_fetched, _ = job.ends["late"]
     usual_s = median(before)
     return Heal(
         heal_s=ready_s - started_s,
         pull_s=pull_s,
         step_ratio=statistics.mean(during) / usual_s,
-        median_ratio=median(during) / usual_s,
+        pull_ratio=statistics.mean(steps_between(started_s, pulled_s)) / usual_s,
+        follow_ratio=statistics.mean(steps_between(ready_s, float("inf"))) / usual_s,
         worst_ms=(max(during) - usual_s) * 1e3,
         copy_ms=job.steps[-1][4] * 1e3,
         rate_mb_s=length_bytes / pull_s / MB,
@@ -115,7 +123,8 @@ def add(report: Report, name: str, heals: list[Heal]) -> None:
         rate_mb_s=median(heal.rate_mb_s for heal in heals),
         step_ms=median(heal.step_ms for heal in heals),
         mean_step_ratio=median(heal.step_ratio for heal in heals),
-        median_step_ratio=median(heal.median_ratio for heal in heals),
+        pull_step_ratio=median(heal.pull_ratio for heal in heals),
+        follow_step_ratio=median(heal.follow_ratio for heal in heals),
         worst_ms=median(heal.worst_ms for heal in heals),
         copy_ms=median(heal.copy_ms for heal in heals),
     )

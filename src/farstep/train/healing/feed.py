@@ -119,7 +119,7 @@ class GradientFeed:
                 asked.since_s = now_s
                 asks.append((source, slot, step))
         for source, slot, step in asks:
-            self._crew.ask(source, Wish.GRADIENT, slot, step)
+            self._crew.ask(source, Wish.GRADIENT, slot, step, len(alive))
 
     def _whom_to_ask(self, step: int, alive: list[Source], now_s: float) -> Source | None:
         if step in self._ready:

@@ -45,7 +45,15 @@ class Wish(IntEnum):
 
 
 class Request(NamedTuple):
-    """A message of a receiver. ``need`` is the first step whose gradient it still needs, NOTHING if none."""
+    """A message of a receiver.
+
+    Attributes:
+        wish: what it asks for.
+        slot: where it waits for a payload.
+        step: of the snapshot or gradient.
+        chunk: number of the chunk; of a gradient, how many sources the receiver has.
+        need: first step whose gradient it still needs, NOTHING if none.
+    """
 
     wish: Wish
     slot: int

@@ -41,7 +41,7 @@ class Pacer:
         self,
         *,
         rate_mbps: float | None = None,
-        start_mbps: float = 400.0,
+        start_mbps: float = 200.0,
         least_mbps: float = 40.0,
         slowdown: float = 0.10,
         now_ns: Callable[[], int] = time.monotonic_ns,

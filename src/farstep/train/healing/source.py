@@ -32,8 +32,10 @@ logger = logging.getLogger(__name__)
 WISHES_MAX = 256
 """Wishes of one receiver that wait; one that sends more has gone wrong."""
 SLOTS_MAX = 256
-OLD_PER_STEP = 2
-"""Gradients of past steps that a receiver gets per step in any case: more than are added."""
+OLD_PER_STEP = 2.0
+"""Gradients of past steps that a receiver gets per step in any case, from all its sources together: more than are
+added, so that it catches up, and not many more, because each costs the others as much as a follower does."""
+CREDIT_MAX = 2.0
 TICK_S = 0.25
 
 
@@ -117,7 +119,7 @@ class _Session:
         self._inbox: deque[Request] = deque()
         self._waiting: list[Request] = []
         self._seen = -1
-        self._overdrawn_step, self._num_overdrawn = -1, 0
+        self._credited_step, self._credit = 0, 0.0
         self._snapshots: dict[int, Snapshot] = {}
         self._heard_s = time.monotonic()
         self._broken: str | None = None
@@ -167,6 +169,8 @@ class _Session:
         except EngineError as error:
             logger.warning("cannot heal %s: %s", self._receiver, error)
         finally:
+            if self._line is not None:
+                self._line.close()
             self._kept.release(self)
             self._service._forget(self)
             self.ended.set()
@@ -271,27 +275,34 @@ class _Session:
         return True
 
     def _try_gradient(self, line: Line, request: Request) -> bool:
-        if self._is_paced(request) and self._service._pacer.wait_ns() > 0 and not self._may_overdraw():
-            return False
+        has_turn = False
+        if self._is_paced(request):
+            has_turn = self._service._pacer.wait_ns() == 0
+            if not has_turn and not self._may_overdraw(request.chunk):
+                return False
         entry, may_come = self._kept.gradient(request.step)
         if entry is None:
             if not may_come:
                 line.answer(Answer(Outcome.GONE, request.slot, request.step, 0, 0))
             return not may_come
+        if has_turn:  # what must be sent in any case is no reason to hold back anything else
+            self._service._pacer.spend(entry.buffer.nbytes)
         self._send_gradient(line, request, entry)
         return True
 
-    def _may_overdraw(self) -> bool:
+    def _may_overdraw(self, num_sources: int) -> bool:
         """Whether an old gradient may be sent although it is not its turn, lest the receiver never catch up."""
-        if self._overdrawn_step != self._kept.committed:
-            self._overdrawn_step, self._num_overdrawn = self._kept.committed, 0
-        self._num_overdrawn += 1
-        return self._num_overdrawn <= OLD_PER_STEP
+        steps = self._kept.committed - self._credited_step
+        self._credited_step = self._kept.committed
+        self._credit = min(self._credit + steps * OLD_PER_STEP / max(num_sources, 1), CREDIT_MAX)
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
 
     def _send_gradient(self, line: Line, request: Request, entry: LogEntry) -> None:
         image = entry.image()
         text = image.manifest.encoded
-        self._service._pacer.spend(image.buffer.nbytes)
         self._service.served.gradients += 1
         self._service.served.gradient_bytes += image.buffer.nbytes
         line.answer(Answer(Outcome.GRADIENT, request.slot, request.step, len(text), image.buffer.nbytes))
