@@ -168,7 +168,9 @@ def _kept_deal(reports: Sequence[Report], top: int) -> KeptDeal | None:
     if not holding:
         return None
     seats = max(report.deal_seats for report in holding.values())
-    is_same = seats == len(reports) and all(report.deal_seat == seat for seat, report in holding.items())
+    is_same = seats == len(reports) and all(
+        (report.deal_seats, report.deal_seat) == (seats, seat) for seat, report in holding.items()
+    )
     if is_same:
         return None
     holders = tuple(

@@ -213,6 +213,7 @@ class Trainer:
             if regrouped.is_rolled_forward:
                 break
             if regrouped.is_reborn and batch is _NOTHING:
+                self._idle_as_needed(regrouped)
                 return self._missed(began_ns, stalled_ms, attempts)
             batch = self._deal_again(regrouped, batch)
         self._tell(began_ns, stalled_ms, attempts)
@@ -328,7 +329,8 @@ class Trainer:
 
     def _missed(self, began_ns: int, stalled_ms: float, attempts: int) -> float:
         """This member was given up and is back: the batch in hand belongs to a step that is long over."""
-        self._tell(began_ns, stalled_ms, attempts, is_own=False)
+        if self._formation.lane is not None:  # it may have left the run in the step that it idled in
+            self._tell(began_ns, stalled_ms, attempts, is_own=False)
         return self._state.loss
 
     # -- after the step -------------------------------------------------------------------------------

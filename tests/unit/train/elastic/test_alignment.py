@@ -93,6 +93,7 @@ def test_after_a_resume_the_newest_checkpoint_wins() -> None:
         ([(3, 0), (0, -1)], (3, (0, None))),
         ([(0, -1), (0, -1)], None),
         ([(2, 0), (2, 1), (0, -1)], (2, (0, 1, None))),
+        ([(3, 0), (0, -1), (3, 2), (4, 3)], (4, (None, None, None, 3))),  # two deals, of which one is gone by
     ],
 )
 def test_batches_in_hand_are_kept_unless_a_new_deal_is_the_same(
