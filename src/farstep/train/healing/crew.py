@@ -16,6 +16,7 @@ __all__ = ["Crew", "Membership", "Source"]
 
 FIRST_GRADIENT_SLOT = 128
 MANIFEST_SLOT = 127
+GOODBYE_S = 0.5
 BANNED_S = 60.0
 """How long a member that sent wrong bytes is not asked again."""
 
@@ -192,7 +193,7 @@ class Crew:
             self._thread.join(5.0)
         for source in list(self._sources.values()):
             if source.is_alive:
-                self.ask(source, Wish.LEAVE)
+                source.line.say_goodbye(GOODBYE_S)
                 source.line.close()
         self._sources.clear()
 

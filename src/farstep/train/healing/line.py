@@ -158,14 +158,24 @@ class Line:
             return
         self._on_control(words[1:])
 
-    def _send_control(self, *words: int) -> None:
+    def _send_control(
+        self, *words: int, on_done: Callable[[BaseException | None], None] | None = None
+    ) -> None:
         buffer = np.zeros(_CONTROL_BYTES, np.uint8)
         _WORDS.pack_into(buffer.data, 0, _VERSION, *words, *[0] * (10 - len(words)))
-        self._issue(lambda: self._communicator.send(buffer, self._peer, _CONTROL_TAG, background=True), None)
+        self._issue(
+            lambda: self._communicator.send(buffer, self._peer, _CONTROL_TAG, background=True), on_done
+        )
 
     def request(self, request: Request) -> None:
         """Sends a wish; does nothing on a line that has failed."""
         self._send_control(*request)
+
+    def say_goodbye(self, timeout_s: float) -> None:
+        """Tells the source that nothing more is needed, and waits, not for long, until it holds the message."""
+        arrived = threading.Event()
+        self._send_control(Wish.LEAVE, 0, 0, 0, NOTHING, on_done=lambda error: arrived.set())
+        arrived.wait(timeout_s)
 
     def answer(self, answer: Answer) -> None:
         """Sends an answer; does nothing on a line that has failed."""
