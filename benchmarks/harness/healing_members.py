@@ -53,6 +53,7 @@ class PipeMembership:
         self._callbacks: list[Any] = []
         self._values = LetterStore(lambda key, value: self.send("value", key, value))
         self.orders: list[Any] = []
+        self.communicator: Communicator | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, *words: Any) -> None:
@@ -69,6 +70,8 @@ class PipeMembership:
             with self._changed:
                 if kind == "seats":
                     self._generation = words[0]
+                    if self.communicator is not None:
+                        self.communicator.abort("somebody is gone")
                 elif kind == "order":
                     self.orders.append(words[0])
                 self._changed.notify_all()
@@ -169,24 +172,23 @@ def seat(
     )
     flat = torch.from_numpy(allocate_pages(4 * numel).view("float32")[:numel])
     number = 0
-    communicator: Communicator | None = None
     began_s = time.monotonic()
     while not membership.orders or model.committed < membership.orders[0]:
         try:
+            communicator = membership.communicator
             if communicator is None:
                 generation = membership.wait_generation(number)
                 number = generation.number
-                communicator = join(endpoint, membership, generation)
+                communicator = membership.communicator = join(endpoint, membership, generation)
                 align(communicator, model, flat, healing)
                 healing.on_generation(generation, 0)
             (busy if is_busy else time.sleep)(compute_s)
             gradient_of(model.committed, flat)
             communicator.all_reduce(flat.numpy(), "max")
         except EngineError:
+            communicator, membership.communicator = membership.communicator, None
             if communicator is not None:
-                communicator.abort("a member is gone")
                 communicator.close()
-                communicator = None
             continue
         commit(model, flat, healing)
         now_s = time.monotonic()
