@@ -127,6 +127,9 @@ def test_what_a_level_ignores_is_told(folder):
         (("s.toml", "--set", "fabric.leaves=0"), "error: s.toml: fabric.leaves = 0"),
         (("s.toml", "--seed", "-1"), "error: s.toml: run.seed = -1: must be greater than or equal to 0"),
         (("s.toml", "--report", "no/where.html"), "error: --report no/where.html: there is no folder no"),
+        (("s.toml", "--report", "."), "error: --report .: is a folder; name a file in it"),
+        (("s.toml", "--out", "s.toml"), "error: --out s.toml: s.toml is no folder"),
+        (("s.toml", "--out", "s.toml/in/it"), "error: --out s.toml/in/it: s.toml is no folder"),
     ],
 )
 def test_a_mistake_ends_with_one_line_and_status_2(folder, arguments, error):
@@ -217,3 +220,12 @@ def test_what_to_follow_must_be_a_flow(folder):
     done = farstep("simulate", "s.toml", "--level", "packet", "--trace", "8", cwd=folder)
     assert done.returncode == 2
     assert done.stderr == "error: run.trace_flows = 8: no such task; valid: 0 to 7\n"
+
+
+def test_a_report_is_written_though_the_results_cannot_be(folder):
+    (folder / "out" / "meta.json").mkdir(parents=True)  # so that writing fails, and no sooner
+    done = farstep("simulate", "s.toml", "-q", "--out", "out", "--report", "report.html", cwd=folder)
+    assert done.returncode == 4
+    assert "error: out: cannot be written: " in done.stderr
+    assert "the report is report.html" in done.stderr
+    assert (folder / "report.html").stat().st_size > 100_000

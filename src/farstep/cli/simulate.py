@@ -1,6 +1,7 @@
 """`farstep simulate`: what a fabric does to a workload, with one transport or several side by side."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,7 +68,7 @@ def simulate(
             print(dump_toml(loaded), end="")
             return
         names = _transports(compare, loaded)
-        _check_folder(report)
+        _check_targets(out, report)
         results, stuck = _run(loaded, names, is_quiet=quiet or as_json)
         if followed == SLOWEST or (
             followed is None and (story or report is not None) and _are_quick(results)
@@ -83,10 +84,12 @@ def simulate(
         ) from error
     if results:
         _print(results, as_json=as_json, with_story=story)
-        if out is not None:
-            _write(results, out)
-        if report is not None:
-            _write_report(results, report)
+        try:
+            if out is not None:
+                _write(results, out)
+        finally:  # one that cannot be written takes the other with it no more
+            if report is not None:
+                _write_report(results, report)
     if stuck:
         raise CommandError(
             stuck[0] if len(names) == 1 else "not every transport came to an end", status=REMOTE
@@ -237,10 +240,24 @@ def _headline(results: "dict[str, SimResult]") -> str:
     return f"{result.meta['fabric']}: {work}, {result.meta['level']} level, seed {result.meta['seed']}, {took_s:.2g} s"
 
 
-def _check_folder(report: Path | None) -> None:
-    """Refuses a report that cannot be written, before hours are spent on what it would show."""
-    if report is not None and not report.parent.is_dir():
-        raise CommandError(f"--report {report}: there is no folder {report.parent}", status=USAGE)
+def _check_targets(out: Path | None, report: Path | None) -> None:
+    """Refuses files that cannot be written, before hours are spent on what they would hold."""
+    if report is not None:
+        if not report.parent.is_dir():
+            raise CommandError(f"--report {report}: there is no folder {report.parent}", status=USAGE)
+        if report.is_dir():
+            raise CommandError(f"--report {report}: is a folder; name a file in it", status=USAGE)
+        _check_writable("--report", report, report.parent)
+    if out is not None:
+        there = next(folder for folder in (out, *out.parents) if folder.exists())
+        if not there.is_dir():
+            raise CommandError(f"--out {out}: {there} is no folder", status=USAGE)
+        _check_writable("--out", out, there)
+
+
+def _check_writable(option: str, target: Path, folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CommandError(f"{option} {target}: may not be written: no right to {folder}", status=LOCAL)
 
 
 def _write(results: "dict[str, SimResult]", out: Path) -> None:
