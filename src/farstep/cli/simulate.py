@@ -84,12 +84,7 @@ def simulate(
         ) from error
     if results:
         _print(results, as_json=as_json, with_story=story)
-        try:
-            if out is not None:
-                _write(results, out)
-        finally:  # one that cannot be written takes the other with it no more
-            if report is not None:
-                _write_report(results, report)
+        _keep(results, out, report)
     if stuck:
         raise CommandError(
             stuck[0] if len(names) == 1 else "not every transport came to an end", status=REMOTE
@@ -258,6 +253,16 @@ def _check_targets(out: Path | None, report: Path | None) -> None:
 def _check_writable(option: str, target: Path, folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise CommandError(f"{option} {target}: may not be written: no right to {folder}", status=LOCAL)
+
+
+def _keep(results: "dict[str, SimResult]", out: Path | None, report: Path | None) -> None:
+    """Writes what is asked for; one that cannot be written does not take the other with it."""
+    try:
+        if out is not None:
+            _write(results, out)
+    finally:
+        if report is not None:
+            _write_report(results, report)
 
 
 def _write(results: "dict[str, SimResult]", out: Path) -> None:
