@@ -10,7 +10,7 @@ neither answer nor ever come back, so it may be counted as one that agrees, unde
    might die after having answered, each counting the other's death (`tests/unit/membership/test_quorum.py`
    has the history).
 
-Why that is enough: let two quorums have disjoint living parts L1, L2. Then n is even, |L1| = |L2| = n/2,
+Why that is enough: let two quorums have disjoint living parts L1, L2. Then n is even, ``|L1| = |L2| = n/2``,
 and each needs a certificate for a member of the other: x of L2, dead before L1 was asked, and y of L1, dead
 before L2 was asked. But y answered after x had died, and x answered after y had died.
 
