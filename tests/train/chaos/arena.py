@@ -155,6 +155,19 @@ class Arena(Stage):
 
         self._in(event.lasts_s, go_on)
 
+    def _do_coordinator_partition(self, event: Event, note: Injected) -> None:
+        self._is_coordinator_impaired = True
+        names = [name for name in self._site_of if name in self.tape.pids]
+        for name in names:
+            self.relays.block(name, "up", "down")
+
+        def join_again() -> None:
+            self._is_coordinator_impaired = False
+            for name in names:
+                self.relays.unblock(name)
+
+        self._in(event.lasts_s, join_again)
+
     def _do_line_cut(self, event: Event, note: Injected) -> None:
         self.relays.cut(note.names[0])
 

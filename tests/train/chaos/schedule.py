@@ -25,6 +25,7 @@ KINDS = {
     "coordinator_kill": 8,
     "coordinator_move": 5,
     "coordinator_hang": 4,
+    "coordinator_partition": 4,
     "line_cut": 5,
     "line_block": 5,
     "line_block_up": 4,
@@ -46,6 +47,7 @@ LENGTHS_S = {
     "coordinator_kill": (0.0, 1.5),
     "coordinator_move": (0.0, 1.0),
     "coordinator_hang": (0.3, 2.5),
+    "coordinator_partition": (0.3, 3.0),
     "line_block": (0.2, 3.0),
     "line_block_up": (0.2, 3.0),
     "line_block_down": (0.2, 3.0),
@@ -104,9 +106,9 @@ def draw_schedule(seed: int, count: int, *, gap_s: tuple[float, float] = (0.3, 2
 def _target(draw: random.Random, kind: str) -> str:
     sites = sorted(set(SITES.values()))
     match kind:
-        case "coordinator_kill" | "coordinator_move" | "coordinator_hang":
-            return ""
         case "clock_coordinator" | "disk_coordinator":
+            return ""
+        case _ if kind.startswith("coordinator"):
             return ""
         case "site_loss":
             return draw.choice(sites)

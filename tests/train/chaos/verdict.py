@@ -153,6 +153,8 @@ def explanation(kind: str, lasts_s: float, members: Sequence[str], log: Sequence
             return _kind(log, "coordinator_paused", "coordinator_start") or (
                 "absorbed" if lasts_s < 1 else None
             )
+        case "coordinator_partition":
+            return _kind(log, "member_disconnected", "coordinator_start") or "absorbed"
         case "path_block" | "path_block_one_way":
             return _kind(log, "step_failed", "failure_report") or "absorbed"
         case "disk_coordinator":
