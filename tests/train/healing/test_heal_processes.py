@@ -34,7 +34,7 @@ def lines(job: LocalJob, name: str) -> list[dict[str, Any]]:
 
 
 def wait_for(
-    job: LocalJob, name: str, is_there: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0
+    job: LocalJob, name: str, is_there: Callable[[dict[str, Any]], bool], timeout_s: float = 100.0
 ) -> None:
     """Waits for a line of a member."""
     end_s = time.monotonic() + timeout_s
@@ -44,7 +44,9 @@ def wait_for(
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how: signal.Signals) -> None:
     with job_of(tmp_path, groups=3, steps=150) as job:
         wait_for(job, "group-0", lambda line: line.get("step", 0) >= 5)
@@ -66,6 +68,7 @@ def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_hot_spare_takes_a_seat_within_a_step_and_the_numbers_stay(tmp_path: Path) -> None:
     digests = []
     for is_disturbed in (False, True):
