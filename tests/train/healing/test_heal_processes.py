@@ -48,7 +48,7 @@ def wait_for(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how: signal.Signals) -> None:
-    with job_of(tmp_path, groups=3, steps=150) as job:
+    with job_of(tmp_path, groups=3, steps=400) as job:
         wait_for(job, "group-0", lambda line: line.get("step", 0) >= 5)
         job.start_member("late")
         wait_for(job, "group-1", lambda line: line.get("chunks", 0) >= 1)
@@ -58,7 +58,7 @@ def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how
             job.send("group-1", signal.SIGKILL)
         job.wait(30)
         ends = {name: lines(job, name)[-1] for name in ("group-0", "group-2", "late")}
-    assert {end["end"] for end in ends.values()} == {150}
+    assert {end["end"] for end in ends.values()} == {400}
     assert len({end["digest"] for end in ends.values()}) == 1
     pulled = ends["late"]["pulled"]
     assert pulled["fetched"] == -(-pulled["bytes"] // CHUNK_BYTES)  # nothing twice

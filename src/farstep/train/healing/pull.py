@@ -21,7 +21,7 @@ MARGIN_S = 0.02
 """Ahead of now at which sources are to copy their state, beyond round trips."""
 AGREE_TRIES_MAX = 5
 """Attempts to have all sources copy at the same boundary; after that those that could are enough."""
-REFRESH_S = 0.2
+REFRESH_S = 0.5
 """What members that were only now asked get to answer, so that all can take part."""
 FAILURES_MAX = 3
 """Snapshots that turn out to be of no use before the receiver gives up."""
