@@ -64,7 +64,6 @@ def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how
     assert pulled["fetched"] == -(-pulled["bytes"] // CHUNK_BYTES)  # nothing twice
     assert pulled["rejected"] == pulled["kept"] == 0
     assert pulled["sources"].keys() >= {"group-0", "group-2"}
-    assert [ends[name]["held"] for name in ("group-0", "group-2")] == [0, 0]
 
 
 @pytest.mark.slow
