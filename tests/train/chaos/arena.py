@@ -230,7 +230,9 @@ class Arena(Stage):
         self._impaired[name] = self._impaired.get(name, 0) + 1
 
     def _heal(self, name: str) -> None:
+        """What was done to a member is taken back; it counts as healthy again from its next commit on."""
         self._impaired[name] = max(0, self._impaired.get(name, 0) - 1)
+        self.tape.last_commit.pop(name, None)
 
     def _return(self, name: str) -> None:
         """Starts a member again once its process has ended."""
