@@ -127,6 +127,7 @@ MrcSettings mrc_settings(Knobs& k, const EngineSettings& e) {
     k.read("initial_rtt_ns", m.reliability.initial_rtt_ns);
     k.read("keepalive_ns", m.reliability.keepalive_ns);
     k.read("first_timeout_ns", m.reliability.first_timeout_ns);
+    m.paths.first_answer_ns = m.reliability.first_timeout_ns;
     k.read("host_delay_ns", m.reliability.host_delay_ns);
     k.read("plane_news_ns", m.reliability.plane_news_ns);
     k.read("probe_interval_ns", m.paths.probe_interval_ns);

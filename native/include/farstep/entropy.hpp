@@ -411,7 +411,7 @@ private:
         const uint32_t losses = losses_to_suspect(plane);
         if (h.loss_run < losses) return false;
         const uint64_t rtt = rtt_or_default();
-        if (!h.quiet(now, rtt, losses, config_->settle_ns)) return false;
+        if (!h.quiet(now, rtt, losses, config_->settle_ns, config_->first_answer_ns)) return false;
         for (uint64_t rest = share_.usable() & ~(1ull << plane); rest != 0; rest &= rest - 1)
           if (health_[lowest(rest)].delivering(now, rtt, config_->down_losses)) return true;
         return false;

@@ -67,6 +67,7 @@ struct PathSetConfig {
     uint64_t damping_reset_ns = 60'000'000'000;     // this long without: back to restore_successes
     uint32_t down_losses = 8;                       // losses in a row, no acknowledgement: the plane is suspect
     uint64_t settle_ns = 1'000'000;                 // least age of such a run, for hosts that sleep
+    uint64_t first_answer_ns = 250'000'000;         // a plane's first answer may take so long: between any two places on Earth
     double capacity_floor = 0.02;                   // least share of a plane in Capacity mode
     double capacity_gain = 0.25;                    // EWMA weight of one window
     uint8_t event_mask = kWatchedByDefault;

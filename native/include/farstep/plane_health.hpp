@@ -9,9 +9,6 @@
 namespace farstep {
 
 struct PlaneHealth {
-    // How long a plane that never answered may take: longer than between any two places on Earth.
-    static constexpr uint64_t kFirstAnswerNs = 250'000'000;
-
     uint32_t loss_run = 0;        // losses since the last sign of life
     uint64_t loss_run_ns = 0;     // when that run began
     uint64_t alive_ns = 0;        // last sign of life
@@ -33,10 +30,11 @@ struct PlaneHealth {
     }
     // Lost that much in a row and has been quiet for longer than any packet on the way could explain. The run must be
     // a little old: after the host slept, losses are declared first and the acknowledgements that waited come next.
-    bool quiet(uint64_t now, uint64_t rtt, uint32_t losses, uint64_t settle_ns) const noexcept {
+    // A plane that never answered may be much longer than the others: it gets `first_answer_ns`.
+    bool quiet(uint64_t now, uint64_t rtt, uint32_t losses, uint64_t settle_ns, uint64_t first_answer_ns) const noexcept {
         if (loss_run < losses || now - loss_run_ns < std::max(rtt / 4, settle_ns)) return false;
         const uint64_t own = std::max(rtt, rtt_ns);   // the others may be much shorter
-        if (!seen) return now - loss_run_ns >= kFirstAnswerNs;
+        if (!seen) return now - loss_run_ns >= first_answer_ns;
         return now - alive_ns >= own + own / 2;
     }
     // Lost something or owes an answer, and nothing has come back for longer than a round trip takes.
