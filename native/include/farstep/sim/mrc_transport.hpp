@@ -10,13 +10,13 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "farstep/connection.hpp"
 #include "farstep/counter_rng.hpp"
 #include "farstep/regions.hpp"
 #include "farstep/sim/block_pool.hpp"
+#include "farstep/sim/dead_ports.hpp"
 #include "farstep/sim/hot_lines.hpp"
 #include "farstep/sim/mrc_config.hpp"
 #include "farstep/sim/mrc_control.hpp"
@@ -65,7 +65,7 @@ public:
         r.target = static_cast<TargetEnd*>(target_block_->take());
         build_target(r, rng);
         const bool is_built = build_source(c, r, rng);
-        if (!dead_ports_.empty()) leave_dead_ports(r);
+        dead_ports_.leave(source, target, *r.source, *r.target);
         return is_built;
     }
     void close(uint32_t c) {
@@ -170,8 +170,7 @@ public:
     }
     template <class Host>
     void on_nic_port(Host& host, uint32_t nic, uint32_t ordinal, bool up, bool own) {
-        uint32_t& dead = own ? dead_ports_[nic].own : dead_ports_[nic].known_to_peers;
-        dead = up ? dead & ~(1u << ordinal) : dead | 1u << ordinal;
+        dead_ports_.note(nic, ordinal, up, own);
         for (uint32_t c = 0; c < rows_.size(); ++c) {
             Row& r = rows_[c];
             if (!r.source) continue;
@@ -553,21 +552,6 @@ private:
         if (n.base_rtt_ns == 0) n.base_rtt_ns = longest_rtt_ns(*net_, r.target->ways.get(), r.target->num_ways);
         return n;
     }
-    // A connection that begins leaves out the ports that its NICs know to be down.
-    void leave_dead_ports(Row& r) {
-        const auto dead = [this](uint32_t nic) {
-            const auto at = dead_ports_.find(nic);
-            return at == dead_ports_.end() ? DeadPorts{} : at->second;
-        };
-        const DeadPorts source = dead(r.source_nic), target = dead(r.target_nic);
-        const auto leave = [](MrcEnd& e, uint32_t own, uint32_t peers) {
-            e.local_ports &= ~own;
-            e.remote_ports &= ~peers;
-            e.connection.set_usable_planes(0, e.connection.planes_of_ports(e.local_ports, e.remote_ports));
-        };
-        leave(*r.source, source.own, target.known_to_peers);
-        leave(*r.target, target.own, source.known_to_peers);
-    }
     void collect_events(uint32_t c) {
         EvEvent e;
         while (rows_[c].source->connection.paths().poll_event(e))
@@ -603,10 +587,7 @@ private:
     wire::Packet data_, control_;
     std::vector<PathEvent> events_;
     uint32_t stretch_ = 0;
-    struct DeadPorts {
-        uint32_t own = 0, known_to_peers = 0;  // by ordinal
-    };
-    std::unordered_map<uint32_t, DeadPorts> dead_ports_;  // by NIC; of those that had a port down
+    DeadPorts dead_ports_;
 };
 
 }  // namespace farstep::sim
