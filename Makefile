@@ -39,6 +39,9 @@ test: $(READY) ## run the tests (under ten minutes on two cores)
 test-slow: $(READY) ## run the longer suites: many seeds, the whole demo, network namespaces, the wheel
 	$(BIN)/python -m pytest -m 'slow or netns' --timeout 900 $(ARGS)
 
+test-soak: $(READY) ## hurt whole jobs hundreds of times; most of an hour
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
 lint: $(READY) ## check style, types, what imports what, and tidiness
 	@failed=; for check in "ruff check ." "ruff format --check ." "lint-imports --no-cache" mypy "python tools/tidy.py"; do \
 	  echo "$$check"; $(BIN)/$$check || failed="$$failed, $$check"; \

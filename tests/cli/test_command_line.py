@@ -40,7 +40,7 @@ def test_the_version_is_printed(arguments):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("trian",), "error: no such command 'trian'. Did you mean 'train'?"),
+        (("trian",), "error: no such command 'trian'. Did you mean 'train'"),
         (("train", "--stpes", "3"), "error: no such option: --stpes"),
         (("train", "--steps", "0"), "error: command line: run.steps = 0: must be an integer at least 1"),
         (("train", "--steps", "ten"), "error: invalid value for '--steps'"),

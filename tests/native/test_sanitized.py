@@ -7,6 +7,7 @@ a number of iterations, exits 0 when all is well, and otherwise prints the seed 
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,22 @@ COMPILE = [
 SEEDS = [1, 20_260]
 DEFAULT_ITERATIONS = 2_000
 ITERATIONS = {"wire_fuzz": 500_000, "crc32_test": 1_000}
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 90
+
+
+def find_compiler() -> str | None:
+    """Returns the compiler of this machine, None if there is none."""
+    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+
+
+def compile_command(compiler: str, driver: Path) -> list[str]:
+    """Returns how a driver is compiled, without the place of the program."""
+    return [compiler, *COMPILE, str(driver)]
 
 
 @pytest.fixture(scope="session")
 def compiler():
-    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+    found = find_compiler()
     if found is None:
         pytest.skip("no C++ compiler: neither g++ nor c++ is on PATH")
     return found
@@ -41,15 +52,25 @@ def compiler():
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda path: path.stem)
 @pytest.mark.timeout(300)
-def test_driver_runs_clean_under_sanitizers(driver, compiler, tmp_path):
-    program = tmp_path / driver.stem
-    command = [compiler, *COMPILE, str(driver), "-o", str(program)]
-    built = subprocess.run(command, capture_output=True, text=True)
+def test_driver_runs_clean_under_sanitizers(driver, compiler, workshop):
+    command = compile_command(compiler, driver)
+    workshop.order(driver, command)
+    built = workshop.wait(driver)
+    program = workshop.program(driver)
     assert built.returncode == 0, f"{' '.join(command)}\n{built.stderr}"
-    for seed in SEEDS:
+
+    def run(seed: int) -> tuple[int, list[str], subprocess.CompletedProcess[str]]:
         arguments = [str(program), str(seed), str(ITERATIONS.get(driver.stem, DEFAULT_ITERATIONS))]
-        ran = subprocess.run(arguments, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
-        reproduce = f"{' '.join(command)} && {' '.join(arguments)}"
+        return (
+            seed,
+            arguments,
+            subprocess.run(arguments, capture_output=True, text=True, timeout=RUN_TIMEOUT_S),
+        )
+
+    with ThreadPoolExecutor(len(SEEDS)) as pool:
+        ends = list(pool.map(run, SEEDS))
+    for seed, arguments, ran in ends:
+        reproduce = f"{' '.join(command)} -o {program} && {' '.join(arguments)}"
         assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\nseed {seed}\nreproduce: {reproduce}"
 
 

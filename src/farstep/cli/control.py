@@ -12,7 +12,6 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from farstep.cli.errors import REMOTE, USAGE, CommandError
-from farstep.membership.tls import COORDINATOR_NAME
 
 if TYPE_CHECKING:
     import httpx
@@ -32,7 +31,6 @@ As = Annotated[str, typer.Option("--as", metavar="NAME", help="Whose certificate
 
 TIMEOUT_S = 5.0
 
-_NAME = {"sni_hostname": COORDINATOR_NAME}  # what every coordinator's certificate says, wherever it runs
 
 
 def given_address(address: str | None) -> str:
@@ -109,7 +107,10 @@ class Control:
 
     def __init__(self, address: str | None, tls: Path | None, name: str) -> None:
         from farstep.membership.addresses import AddressBook, AddressError
+        from farstep.membership.tls import COORDINATOR_NAME
 
+        # What every coordinator's certificate says, wherever it runs.
+        self._extensions = {"sni_hostname": COORDINATOR_NAME}
         files = tls_files(tls, name)
         self._context = files.client_context() if files is not None else None
         try:
@@ -145,7 +146,7 @@ class Control:
         try:
             with (
                 self._client(httpx.Timeout(TIMEOUT_S, read=30.0)) as client,
-                client.stream("GET", f"{self._base}{path}", headers=headers, extensions=_NAME) as answer,
+                client.stream("GET", f"{self._base}{path}", headers=headers, extensions=self._extensions) as answer,
             ):
                 self._check(answer)
                 for line in answer.iter_lines():
@@ -171,7 +172,7 @@ class Control:
         for base in [self._base] if self._base else self._bases(causes):
             try:
                 with self._client(TIMEOUT_S) as client:
-                    answer = client.request(method, f"{base}{path}", extensions=_NAME, **more)
+                    answer = client.request(method, f"{base}{path}", extensions=self._extensions, **more)
             except (httpx.HTTPError, ssl.SSLError) as error:
                 cause, better_hint = _in_words(error, has_certificates=self._context is not None)
                 causes.append(f"{base}: {cause}")

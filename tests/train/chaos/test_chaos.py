@@ -61,15 +61,17 @@ def test_a_run_survives_fifteen_events(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("form", "seed"), [("batch", 11), ("closure", 4)])
+def test_a_run_survives_forty_events(folder: Path, form: str, seed: int) -> None:
+    play(folder, count=40, calm_runs=CALM_RUNS, seed=seed, form=form)
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_run_survives_two_hundred_events(folder: Path) -> None:
-    play(folder, count=200, calm_runs=CALM_RUNS, seed=11, form="batch")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_run_that_keeps_its_batches_survives_sixty_events(folder: Path) -> None:
-    play(folder, count=60, calm_runs=CALM_RUNS, seed=4, form="closure")
+@pytest.mark.parametrize(("form", "seed"), [("batch", 11), ("closure", 12)])
+def test_a_run_survives_two_hundred_events(folder: Path, form: str, seed: int) -> None:
+    play(folder, count=200, calm_runs=CALM_RUNS, seed=seed, form=form)
 
 
 @pytest.mark.slow

@@ -26,14 +26,15 @@ def parts(topology):
 
 
 def test_two_tiers_of_512_ports_hold_131072_nics_and_build_in_a_minute_and_4_gb():
+    # Not ru_maxrss: that of a child begins at what its parent held.
     program = """
-import json, resource, time
+import json, re, time
 from farstep.fabric import clos
 start = time.perf_counter()
 network = clos(radix=512, planes=8)
 routes = network.routes()
 seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+print(json.dumps({"seconds": seconds, "kib": int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]),
     "nics": network.num_nics, "switches": network.num_switches, "cables": network.num_cables,
     "paths": routes.num_paths(0, 131071, 7), "local": routes.num_paths(0, 255, 7),
     "hops": len(routes.path(0, 131071, 7, 255)), "tables": len({id(block.next_set) for block in routes.blocks})}))

@@ -243,12 +243,11 @@ function showFailures() {
   let open = [];
   for (const line of events) {
     if (["member_lost", "failure_report", "step_failed", "evict"].includes(line.kind)) open.push(line);
-    else if (line.kind === "generation" && line.urgent && open.length) {
+    else if (line.kind === "generation" && open.length) {
       const causes = [...new Set(open.map((cause) => `${cause.member || "?"}: ${cause.cause || cause.reason || cause.kind}`))];
       rows.push([clock(open[0].wall), causes.join("; "), `generation ${line.number}: ${(line.changes || []).join("; ")}`, number(line.took_ms, 1)]);
       open = [];
-    } else if (line.kind === "generation") open = [];
-    else if (line.kind === "checkpoint_failed" || line.kind === "checkpoint_broken") {
+    } else if (line.kind === "checkpoint_failed" || line.kind === "checkpoint_broken") {
       rows.push([clock(line.wall), `${line.kind}: ${line.cause || ""}`, "training goes on", ""]);
     }
   }

@@ -87,14 +87,17 @@ def _start(
 
 def _wait(folder: Path, members: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -> None:
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while any(member.poll() is None for member in members):
-        for index, member in enumerate(members):
-            if member.poll():
+    while True:
+        statuses = [member.poll() for member in members]
+        for index, (member, status) in enumerate(zip(members, statuses, strict=True)):
+            if status:
                 log = (folder / f"replay-{index}.log").read_text(errors="replace").splitlines()
                 told = "\n".join(log[-LAST_LINES:])
                 raise RunFailed(
                     f"member {index} of the replay ended with status {member.returncode}:\n{told}"
                 )
+        if None not in statuses:
+            return
         if end_s is not None and time.monotonic() > end_s:
             raise RunFailed(f"the replay did not end within {timeout_s:g} s")
         time.sleep(POLL_S)
