@@ -16,6 +16,10 @@ MEMBER = Path(__file__).with_name("member.py")
 CHUNK_BYTES = 1 << 20
 
 
+STEPS = 1500
+"""Long enough for a newcomer to start and heal, on a fast machine as well."""
+
+
 def job_of(folder: Path, *, groups: int, steps: int, **config: Any) -> LocalJob:
     """A job with 8.6 MB of state, served so slowly that a transfer takes a second or more."""
     return LocalJob(
@@ -48,7 +52,7 @@ def wait_for(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how: signal.Signals) -> None:
-    with job_of(tmp_path, groups=3, steps=400) as job:
+    with job_of(tmp_path, groups=3, steps=STEPS) as job:
         wait_for(job, "group-0", lambda line: line.get("step", 0) >= 5)
         job.start_member("late")
         wait_for(job, "group-1", lambda line: line.get("chunks", 0) >= 1)
@@ -58,7 +62,7 @@ def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how
             job.send("group-1", signal.SIGKILL)
         job.wait(30)
         ends = {name: lines(job, name)[-1] for name in ("group-0", "group-2", "late")}
-    assert {end["end"] for end in ends.values()} == {400}
+    assert {end["end"] for end in ends.values()} == {STEPS}
     assert len({end["digest"] for end in ends.values()}) == 1
     pulled = ends["late"]["pulled"]
     assert pulled["fetched"] == -(-pulled["bytes"] // CHUNK_BYTES)  # nothing twice
