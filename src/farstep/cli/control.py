@@ -32,7 +32,6 @@ As = Annotated[str, typer.Option("--as", metavar="NAME", help="Whose certificate
 TIMEOUT_S = 5.0
 
 
-
 def given_address(address: str | None) -> str:
     """Returns the coordinator's address of the command line or of the environment.
 
@@ -146,7 +145,9 @@ class Control:
         try:
             with (
                 self._client(httpx.Timeout(TIMEOUT_S, read=30.0)) as client,
-                client.stream("GET", f"{self._base}{path}", headers=headers, extensions=self._extensions) as answer,
+                client.stream(
+                    "GET", f"{self._base}{path}", headers=headers, extensions=self._extensions
+                ) as answer,
             ):
                 self._check(answer)
                 for line in answer.iter_lines():
