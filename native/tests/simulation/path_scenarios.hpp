@@ -5,6 +5,18 @@
 
 namespace farstep::sim {
 
+// What still gets through is nearly all that did before.
+inline void check_goodput(double before, double after) {
+    figure("goodput, of before", after / before);
+    SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before", after / before);
+}
+// Never did so long pass without news.
+inline void check_gap(Pair& p, uint64_t from_ns, uint64_t to_ns, uint64_t most_ns) {
+    const uint64_t gap = p.meter.longest_gap_ns(from_ns, to_ns);
+    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
+    SIM_CHECK(gap <= most_ns, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+}
+
 // ---- failures of paths ------------------------------------------------------------------------------------------------
 
 inline void cut_one_of_eight(uint64_t seed, uint64_t rtt_ns, bool knows_rate, bool both_ways) {
@@ -64,12 +76,8 @@ inline void most_ways_back_are_dead(uint64_t seed) {
     for (uint16_t source = 0; source < 64; ++source)
         if (source % 4 != 3) p.world.network.link(1, 0, 0, 0).silent_sources.push_back(source);
     p.world.run(6 * kSecond);
-    const double after = p.meter.bytes_per_s(3 * kSecond, 6 * kSecond);
-    const uint64_t gap = p.meter.longest_gap_ns(3 * kSecond, 6 * kSecond);
-    figure("goodput, of before", after / before);
-    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
-    SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before", after / before);
-    SIM_CHECK(gap <= 30 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+    check_goodput(before, p.meter.bytes_per_s(3 * kSecond, 6 * kSecond));
+    check_gap(p, 3 * kSecond, 6 * kSecond, 30 * kMs);
 }
 
 // The ways back die a quarter after the other, each time with data of the same quarter: what answers took a moment ago may
@@ -89,12 +97,8 @@ inline void ways_die_one_by_one(uint64_t seed) {
         }
         const uint64_t cut = p.world.now();
         p.world.run(cut + 2 * kSecond);
-        const double after = p.meter.bytes_per_s(cut + kSecond / 2, cut + 2 * kSecond);
-        const uint64_t gap = p.meter.longest_gap_ns(cut, cut + 2 * kSecond);
-        figure("goodput, of before", after / before);
-        figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
-        SIM_CHECK(after >= 0.95 * before, "goodput %.3f of before", after / before);
-        SIM_CHECK(gap <= 10 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+        check_goodput(before, p.meter.bytes_per_s(cut + kSecond / 2, cut + 2 * kSecond));
+        check_gap(p, cut, cut + 2 * kSecond, 10 * kMs);
     }
 }
 
@@ -122,10 +126,8 @@ inline void every_confirmed_way_back_dies(uint64_t seed) {
     const double after = p.meter.bytes_per_s(cut, cut + 2 * kSecond);
     figure("ways silenced", static_cast<double>(silent.size()));
     figure("goodput of the two seconds after, of before", after / before);
-    const uint64_t gap = p.meter.longest_gap_ns(cut, cut + 2 * kSecond);
-    figure("longest gap, ms", static_cast<double>(gap) * 1e-6);
     SIM_CHECK(silent.size() <= 5, "answers took %zu ways within 15 ms", silent.size());
-    SIM_CHECK(gap <= 50 * kMs, "longest gap %.1f ms", static_cast<double>(gap) * 1e-6);
+    check_gap(p, cut, cut + 2 * kSecond, 50 * kMs);
 }
 
 // A plane that was given up just now, and is back, must do at once where the other one dies.
