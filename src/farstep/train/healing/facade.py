@@ -83,6 +83,7 @@ class Healing:
         self._feed: GradientFeed | None = None
         self._has_state = False
         self._is_ready = False
+        self._pulling: ImagePull | None = None
         self._is_closed = threading.Event()
         self._closing: threading.Thread | None = None
         self.last_pull: PullReport | None = None
@@ -183,6 +184,17 @@ class Healing:
                 self._has_state = self._is_ready = False
             else:
                 self._apply_next(feed)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state of the run here from which gradients lead on."""
+        return self._has_state
+
+    @property
+    def num_chunks_held(self) -> int:
+        """Chunks of the state being pulled that have arrived and were verified."""
+        pull = self._pulling
+        return pull.num_chunks_held if pull is not None else 0
 
     def catch_up(
         self,
@@ -306,8 +318,9 @@ class Healing:
             return self._is_over(is_done)
 
         self._membership.event("heal_start", at_step=self._adapter.committed)
-        pull = ImagePull(crew, is_cancelled)
+        pull = self._pulling = ImagePull(crew, is_cancelled)
         image = pull.run()
+        self._pulling = None
         if image is None:
             return
         step = image.manifest.step

@@ -81,6 +81,12 @@ class ImagePull:
         self._asked_step = -1
         self.report: PullReport | None = None
 
+    @property
+    def num_chunks_held(self) -> int:
+        """Chunks of the present image that have arrived and were verified. From any thread."""
+        with self._changed:
+            return len(self._have)
+
     def run(self) -> StateImage | None:
         """Pulls until the image is complete.
 

@@ -17,11 +17,13 @@ from farstep.testing.memory_engine import MemoryFabric
 from farstep.train.healing import Healing, HealingSettings, state_digest
 
 QUICK = HealingSettings(
-    chunk_bytes=16 << 10, silence_s=1.0, linger_s=0.5, reconnect_s=0.05, ping_interval_s=0.05, hedge_s=0.1
+    chunk_bytes=16 << 10, silence_s=10.0, linger_s=0.5, reconnect_s=0.05, ping_interval_s=0.05, hedge_s=0.1
 )
+WAIT_S = 60.0
+"""Longest wait for something that takes a fraction of a second on a machine with nothing else to do."""
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
     """Waits for something that other threads bring about."""
     end_s = time.monotonic() + timeout_s
     while not condition():
@@ -261,7 +263,7 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(WAIT_S)
         for joiner in self.joiners:
             joiner.stop()
         for seat in self.seats:
@@ -271,6 +273,29 @@ class Fleet:
         self.fabric.close()
         if self.error is not None:
             raise self.error
+
+
+def caught_up(fleet: Fleet, joiner: "Joiner") -> None:
+    """Checks that a follower arrives at exactly the state of the seats, however far behind it is just now."""
+    end_s = time.monotonic() + WAIT_S
+    while not _has_arrived(fleet, joiner):
+        assert time.monotonic() < end_s, "loses touch again and again"
+        wait_until(lambda: joiner.healing.has_state)
+
+
+def _has_arrived(fleet: Fleet, joiner: "Joiner") -> bool:
+    """Lets a follower come to where the seats are, while they pause.
+
+    One that has lost touch with the run cannot: it needs a boundary to come.
+    """
+    with fleet.paused():
+        target = fleet.committed
+        wait_until(lambda: joiner.adapter.committed == target or not joiner.healing.has_state)
+        if joiner.adapter.committed != target:
+            return False
+        assert joiner.adapter.digest() == fleet.seats[0].adapter.digest()
+        assert joiner.adapter.digest() == digest_after(target, fleet.numel)
+        return True
 
 
 def _no_connection(**_: Any) -> Any:
@@ -317,7 +342,7 @@ class Joiner:
         """Ends following, as on promotion."""
         self._is_done.set()
         self.healing.wake()
-        self._thread.join(20)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
     def stop(self) -> None:

@@ -9,19 +9,10 @@ import pytest
 from farstep.train.healing import HealingError, SourcesDisagree
 from farstep.train.healing.crew import MANIFEST_SLOT
 from farstep.train.healing.line import NOTHING, Answer, Line, Outcome, Wish
-from tests.unit.train.healing.fleet import QUICK, Fleet, Joiner, digest_after, wait_until
+from tests.unit.train.healing.fleet import QUICK, WAIT_S, Fleet, caught_up, digest_after, wait_until
 
 SLOW = replace(QUICK, rate_mbps=4.0)
 """Half a megabyte takes a second from one source."""
-
-
-def caught_up(fleet: Fleet, joiner: Joiner) -> None:
-    """Checks that a follower arrives at exactly the state of the seats."""
-    wait_until(lambda: joiner.adapter.committed >= fleet.committed - 1)
-    with fleet.paused():
-        target = fleet.committed
-        wait_until(lambda: joiner.adapter.committed == target)
-        assert joiner.adapter.digest() == fleet.seats[0].adapter.digest() == digest_after(target)
 
 
 def test_a_joiner_gets_the_state_while_the_others_train() -> None:
@@ -64,10 +55,11 @@ def test_each_seat_feeds_its_share_of_the_spares() -> None:
         for spare in spares:
             spare.wait_ready()
         before = [seat.healing.served.gradients for seat in fleet.seats]
-        start = fleet.committed
-        wait_until(lambda: fleet.committed > start + 40)
-        sent = [seat.healing.served.gradients - b for seat, b in zip(fleet.seats, before, strict=True)]
-        assert min(sent) > 20
+
+        def sent() -> list[int]:
+            return [seat.healing.served.gradients - b for seat, b in zip(fleet.seats, before, strict=True)]
+
+        wait_until(lambda: min(sent()) > 20)
 
 
 def test_a_source_that_dies_halfway_leaves_the_rest_to_the_others() -> None:
@@ -107,10 +99,11 @@ def test_all_sources_lost_is_said_and_later_ones_are_used(monkeypatch: pytest.Mo
 
 
 def test_a_line_that_breaks_is_made_again_and_the_transfer_resumes() -> None:
-    with Fleet(1, settings=SLOW, step_s=0.02) as fleet:
+    with Fleet(1, settings=replace(SLOW, linger_s=60.0), step_s=0.02) as fleet:
         joiner = fleet.join()
         source = fleet.seats[0].healing
-        wait_until(lambda: source.served.chunks >= 5)
+        # What has arrived, that is: chunks under way are lost with the line.
+        wait_until(lambda: joiner.healing.num_chunks_held >= 5)
         for session in list(source._service._sessions.values()):
             assert session._line is not None
             session._line.fail("a cable was pulled")
@@ -204,7 +197,7 @@ def test_a_spare_takes_over_at_the_step_the_others_are_at() -> None:
         with fleet.paused():
             target = fleet.committed
             spare.finish()
-            assert spare.healing.catch_up(target, timeout_s=5)
+            assert spare.healing.catch_up(target, timeout_s=WAIT_S)
             assert spare.adapter.committed == target
             assert spare.adapter.digest() == digest_after(target)
             spare.healing.on_generation(fleet.hub.generation, 1)
@@ -220,7 +213,7 @@ def test_catching_up_from_nothing_pulls_the_state() -> None:
             target = fleet.committed
             for seat in fleet.seats:
                 seat.healing._kept.stand_still(True)
-            assert late.healing.catch_up(target, timeout_s=10)
+            assert late.healing.catch_up(target, timeout_s=WAIT_S)
             for seat in fleet.seats:
                 seat.healing._kept.stand_still(False)
             assert late.adapter.digest() == digest_after(target)
