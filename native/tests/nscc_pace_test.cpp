@@ -98,6 +98,24 @@ void check_pace(uint64_t seed) {
         second_at(400e6);
         CHECK(pace.bytes_per_s() == 0, "a fast line is not paced, but %g", pace.bytes_per_s());
     }
+    {   // A line that stood nearly still, and no longer does: one packet at a time, each held back by the pace alone.
+        constexpr uint32_t kPacket = 16'384;
+        PaceLearner pace;
+        uint64_t now = kSecond;
+        const auto packet = [&](uint64_t answer_ns) {
+            pace.on_send(now, kPacket, true, true);
+            pace.on_rtt(answer_ns);
+            pace.on_delivered(now + answer_ns, kPacket, 300'000);
+        };
+        for (uint32_t k = 0; k < 20; ++k, now += 250'000'000) packet(250'000'000);
+        const double slow = pace.bytes_per_s();
+        CHECK(slow > 0 && slow < 1e6, "%g", slow);
+        for (const uint64_t end = now + 3 * kSecond; now < end && pace.bytes_per_s() > 0;) {
+            packet(400'000);
+            if (pace.bytes_per_s() > 0) now += std::max<uint64_t>(400'000, static_cast<uint64_t>(kPacket * 1e9 / pace.bytes_per_s()));
+        }
+        CHECK(pace.bytes_per_s() > 20e6, "stays at %g, from %g", pace.bytes_per_s(), slow);
+    }
     NsccConfig told;
     told.rate_bytes_per_s = 25e6;
     CHECK(Nscc(told).pace_bytes_per_s() == 0, "ports know their own rate");

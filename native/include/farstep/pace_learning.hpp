@@ -31,8 +31,10 @@ public:
 
     // `full`: so is the window, with this packet. `alone`: nothing else is in flight.
     void on_send(uint64_t now, uint32_t bytes, bool full, bool alone) noexcept {
-        if (alone && now - last_send_ns_ > kIntervalNs / 8) start(now);   // the application had nothing to send
+        // Longer than the pace held it back: the application had nothing to send.
+        if (alone && now - last_send_ns_ > kIntervalNs / 8 + held_ns_) start(now);
         last_send_ns_ = now;
+        held_ns_ = pace_ > 0 ? static_cast<uint64_t>(bytes * 1e9 / pace_) : 0;
         sent_bytes_ += bytes;
         if (full) full_bytes_ += bytes;
     }
@@ -43,7 +45,7 @@ public:
     }
     void on_delivered(uint64_t now, uint32_t bytes, uint64_t base_rtt_ns) noexcept {
         delivered_bytes_ += bytes;
-        if (now - start_ns_ < std::max(kIntervalNs, kIntervalRtts * base_rtt_ns)) return;
+        if (now - start_ns_ < interval_ns(base_rtt_ns)) return;
         judge(now, base_rtt_ns);
         start(now);
     }
@@ -59,6 +61,7 @@ private:
         first_rtt_ns_ = last_rtt_ns_;
         least_rtt_ns_ = UINT64_MAX;
     }
+    static uint64_t interval_ns(uint64_t base_rtt_ns) noexcept { return std::max(kIntervalNs, kIntervalRtts * base_rtt_ns); }
     static uint64_t least_queue_ns(uint64_t base_rtt_ns) noexcept { return std::max(base_rtt_ns / 16, kQueueMinNs); }
     double delivered_rate(uint64_t now, uint64_t base_rtt_ns) const noexcept {
         // What a bad line loses went through it; what a full buffer drops did not.
@@ -93,11 +96,13 @@ private:
             gain_ = kSettleGain;
         }
         const double best = *std::max_element(recent_, recent_ + kMemory);
-        pace_ = best > kFastestBytes_per_s ? 0 : std::max(gain_ * best, static_cast<double>(kLeastBytes) / elapsed_s);
+        // Of an interval as it should be: one that an outage drew out says nothing about how much is needed to learn.
+        const double least = static_cast<double>(kLeastBytes) * 1e9 / static_cast<double>(interval_ns(base_rtt_ns));
+        pace_ = best > kFastestBytes_per_s ? 0 : std::max(gain_ * best, least);
     }
 
     double pace_ = 0, gain_ = 1;
-    uint64_t last_send_ns_ = 0, start_ns_ = 0;
+    uint64_t last_send_ns_ = 0, held_ns_ = 0, start_ns_ = 0;
     uint64_t sent_bytes_ = 0, full_bytes_ = 0, lost_bytes_ = 0, delivered_bytes_ = 0;
     uint64_t first_rtt_ns_ = 0, last_rtt_ns_ = 0, least_rtt_ns_ = UINT64_MAX;
     double recent_[kMemory] = {};
