@@ -96,6 +96,8 @@ class MembershipClient(Desk):
 
     def close(self) -> None:
         """Says farewell and ends the thread; what was said before still arrives if a coordinator is there."""
+        if threading.current_thread() is not self._thread:
+            self._await_end()
         with self._changed:
             if self._is_closed:
                 return

@@ -51,6 +51,10 @@ EVENT_CHARACTERS_MAX = 64 << 10
 REQUEST_CHARACTERS_MAX = 512 << 10
 """Longest request, as JSON: half of what fits in a message."""
 
+FAREWELL_S = 3.0
+"""Who has finished the run stays so long until a coordinator has heard of it: time for one that has just died to
+be started again. Nobody else could ever tell those who come later."""
+
 VALUE_BYTES_MAX = wire.VALUE_CHARACTERS_MAX // 4 * 3
 """Longest value of a store."""
 
@@ -185,6 +189,12 @@ class Desk:
     def _check_alive(self) -> None:
         if self._is_closed:
             raise MembershipClosed(f"{self.member.name}: this membership was closed")
+        if self._ended is not None:  # then there is nothing to come back to, even for who was left out before
+            raise RunEnded(
+                f"{self.member.name}: the run has ended: {self._ended.reason}",
+                step=self._ended.step,
+                was_evicted=self._core.is_evicted,
+            )
         if self._core.is_evicted:
             latest = self._core.generation
             assert latest is not None
@@ -194,8 +204,6 @@ class Desk:
             )
         if self._void is not None:
             raise Evicted(f"{self.member.name}: {self._void}: come back as a new incarnation")
-        if self._ended is not None:
-            raise RunEnded(f"{self.member.name}: the run has ended: {self._ended.reason}")
         if self._fatal is not None:
             raise MembershipError(f"{self.member.name}: {self._fatal}")
 
@@ -383,6 +391,18 @@ class Desk:
     def close(self) -> None:
         """Ends this membership for good."""
         raise NotImplementedError
+
+    def _await_end(self) -> None:
+        """Stays until a coordinator has taken the word that the run is finished, if this member has said so."""
+        deadline_s = time.monotonic() + FAREWELL_S
+        with self._changed:
+            is_known = self._core.coordinator is not None
+            while is_known and self._core.is_finishing and self._ended is None and self._fatal is None:
+                rest_s = deadline_s - time.monotonic()
+                if rest_s <= 0:
+                    _log.warning("%s: no coordinator has heard that the run is finished", self.member.name)
+                    return
+                self._changed.wait(min(rest_s, WAIT_SLICE_S))
 
     def __enter__(self) -> Self:
         return self

@@ -31,7 +31,17 @@ class Evicted(MembershipError):
 
 
 class RunEnded(MembershipError):
-    """The run has reached its end; there will be no further generation."""
+    """The run has reached its end; there will be no further generation.
+
+    Attributes:
+        step: number of steps it has committed; None if nobody said so.
+        was_evicted: the run had gone on without this member before it ended.
+    """
+
+    def __init__(self, message: str, *, step: int | None = None, was_evicted: bool = False) -> None:
+        super().__init__(message)
+        self.step = step
+        self.was_evicted = was_evicted
 
 
 class MembershipClosed(MembershipError):

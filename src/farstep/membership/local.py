@@ -49,6 +49,8 @@ class LocalMembership(Desk):
 
     def close(self) -> None:
         """Ends this membership for good; the run goes on without it."""
+        if threading.current_thread() is not self._hub.thread:
+            self._await_end()
         with self._changed:
             if self._is_closed:
                 return
@@ -88,8 +90,9 @@ class LocalHub:
         self._dead: list[str] = []
         self._is_closing = False
         self._inbox: deque[Callable[[Proposer], None]] = deque()
-        self._thread = threading.Thread(target=self._run, name="farstep-local-hub", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="farstep-local-hub", daemon=True)
+        """Carries all messages, and calls back."""
+        self.thread.start()
 
     def join(
         self, name: str, *, site: str = "", wants: Wants = "seat", num_ranks: int = 1, **labels: str
@@ -164,6 +167,11 @@ class LocalHub:
             link = next((link for link, other in self._links.items() if other is membership), None)
             if link is not None:
                 del self._links[link]
+                if absence is Absence.LEFT:  # what it has said before it closed arrives
+                    with membership._changed:
+                        said, membership._core.outbox = membership._core.outbox, []
+                    for message in said:
+                        self._inbox.append(_saying(link, self._coded(message)))
                 self._inbox.append(lambda proposer: proposer.on_closed(link, absence, time.monotonic_ns()))
             if is_certified:
                 self._dead.append(membership.member.member_id)
@@ -180,8 +188,8 @@ class LocalHub:
         """Ends the hub; members are left as without a coordinator."""
         self._is_closing = True
         self._poked.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5.0)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout=5.0)
 
     def __enter__(self) -> Self:
         return self
@@ -294,3 +302,7 @@ class LocalHub:
 
     def _decoded(self, message: Record) -> Any:
         return wire.decode_from_coordinator(wire.encode(message)) if self._uses_json else message
+
+
+def _saying(link: int, message: Any) -> Callable[[Proposer], None]:
+    return lambda proposer: proposer.on_message(link, message, time.monotonic_ns())

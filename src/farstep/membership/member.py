@@ -164,6 +164,11 @@ class MemberCore:
         generation = self.generation
         return self.was_member and generation is not None and self.info.member_id not in generation
 
+    @property
+    def is_finishing(self) -> bool:
+        """Whether this member has said that the run is finished, or was told so."""
+        return self._finish is not None
+
     # ---- connections ----
 
     def hello(self) -> wire.Hello:
@@ -334,6 +339,9 @@ class MemberCore:
 
     @_handle.register
     def _(self, message: wire.Ended, now_ns: int) -> None:
+        if self._finish is None and self.was_member:
+            # As long as it is there it tells every later coordinator, which may know it from nobody else.
+            self._finish = wire.Leave(reason=message.reason, finished=True, step=message.step)
         self.notices.append(EndNotice(message.reason, message.step))
 
     @_handle.register

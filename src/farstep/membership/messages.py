@@ -254,7 +254,7 @@ class HeartbeatReply(Record):
     event_serial: Count = 0
     """Of the latest event that has come from the member."""
     is_lonely: bool = False
-    """Too few voters are connected here to decide anything; try another coordinator."""
+    """Too few voters are connected here to decide anything, or there is no run; try another coordinator."""
 
 
 class Waiting(Record):

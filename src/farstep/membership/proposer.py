@@ -229,6 +229,8 @@ class Proposer(Succession):
         theirs, ours = hello.generation, self.generation
         if theirs is None or ours is None or theirs.run_id == ours.run_id or not hello.was_member:
             return
+        if self.ended is not None:
+            return  # it has had a history, and an end
         if ours.number == 1 and hello.info.member_id in ours:
             self._void_runs.add(ours.run_id)
             self._drop_run("never began: its members are part of another run")
@@ -320,7 +322,7 @@ class Proposer(Succession):
             item.figures = dict(message.figures)
         assert item.link is not None
         reply = wire.HeartbeatReply(
-            sequence=message.sequence, event_serial=item.event_serial, is_lonely=self._is_lonely(now_ns)
+            sequence=message.sequence, event_serial=item.event_serial, is_lonely=self._is_lonely(item, now_ns)
         )
         self._effects.append(Send(item.link, reply))
 
@@ -367,10 +369,10 @@ class Proposer(Succession):
         if item.leaving is None:
             self._note("member_leaves", item, reason=message.reason, finished=message.finished)
         item.leaving = item.leaving or message.reason or "leaves"
-        is_seat = self.generation is not None and self.generation.seat_of(item.member_id) is not None
-        if message.finished and is_seat and self.ended is None:
+        if message.finished and self.ended is None and self._knows_the_end(item, message.step):
             self.ended = message.reason or "finished"
             self._final_step = message.step
+            self._wait_for(None, now_ns)
             self._effects.append(Note("run_ended", {"reason": self.ended}, item.info.name))
             self._broadcast(wire.Ended(reason=self.ended, step=message.step))
 
@@ -397,6 +399,20 @@ class Proposer(Succession):
             return  # told again, as its receipt was lost
         item.event_serial = message.serial
         self._effects.append(Note(message.event, dict(message.fields), item.info.name, message.age_ns))
+
+    def _knows_the_end(self, item: Attendance, step: int | None) -> bool:
+        """Whether a member that says so can know that the run is finished.
+
+        Whoever has a seat does. Others may have had one in the last step, before a generation without them was
+        decided; or they were told. Not so one that hung while the run went on: it is behind.
+        """
+        base = self.generation
+        if base is None or not item.was_member:
+            return False
+        if base.seat_of(item.member_id) is not None:
+            return True
+        seated = (self.roster.get(info.member_id) for info in base.seats)
+        return step is not None and all(other is None or (other.step or 0) <= step for other in seated)
 
     def _accept_certificate(self, sender: Attendance, member_id: str, now_ns: int) -> None:
         """Takes a member's word that a process of its own host has exited."""

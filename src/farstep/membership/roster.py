@@ -48,6 +48,8 @@ class Attendance:
     absence: Absence = Absence.UNSEEN
     absent_since_ns: int = 0
     joined_ns: int = 0
+    arrived_ns: int = 0
+    """When it said hello on its present line."""
     ready_step: int | None = None
     step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Roster:
         item.info = hello.info
         item.wants = hello.wants
         item.link = link
-        item.last_heard_ns = now_ns
+        item.last_heard_ns = item.arrived_ns = now_ns
         item.ready_step = hello.ready_step
         item.was_member = item.was_member or hello.was_member
         item.known_number = hello.generation.number if hello.generation else 0

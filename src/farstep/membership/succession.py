@@ -38,6 +38,10 @@ WAITING_NS = 200_000_000
 """What a run waits for is told to its members once it has waited so long."""
 
 
+RUNLESS_NS = 5_000_000_000
+"""A member that has been here for so long without a run may look for it at another coordinator."""
+
+
 class Succession:
     """Who is there, and which generation they get.
 
@@ -182,14 +186,14 @@ class Succession:
                 living.add(member_id)
         return living
 
-    def _is_lonely(self, now_ns: int) -> bool:
+    def _is_lonely(self, item: Attendance, now_ns: int) -> bool:
         """Whether too few voters are here to decide anything; looked up once per tick, asked per heartbeat."""
+        if self.generation is None:
+            return now_ns >= item.arrived_ns + RUNLESS_NS
         if now_ns >= self._lonely_until_ns:
             self._lonely_until_ns = now_ns + TICK_NS
-            self._is_alone = False
-            if self.generation is not None:
-                rule = self._election.rule(self.roster.certified, self.roster.dropped)
-                self._is_alone = not rule.holds(self._living(now_ns))
+            rule = self._election.rule(self.roster.certified, self.roster.dropped)
+            self._is_alone = not rule.holds(self._living(now_ns))
         return self._is_alone
 
     def _convict(self) -> None:

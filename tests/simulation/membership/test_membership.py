@@ -4,6 +4,7 @@ import pytest
 
 from farstep.membership.quorum import QuorumRule
 from farstep.membership.records import MembershipConfig
+from tests.simulation.membership.ends import play_end
 from tests.simulation.membership.trouble import play
 from tests.simulation.membership.world import World
 
@@ -244,6 +245,37 @@ def test_override_of_a_part_that_lives_makes_two_histories_which_stay_apart():
     assert world.members[0].generation.digest == theirs.digest
     assert "two_histories" in {note.kind for note in world.places[0].notes}
     assert "two histories" in lonely.core.waiting
+
+
+# ---- the end ----
+
+
+@pytest.mark.parametrize("first", range(0, 90, 30))
+def test_whoever_comes_too_late_is_told_of_the_end(first):
+    ends = [play_end(seed) for seed in range(first, first + 30)]
+    assert sum(end.is_known for end in ends) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(20_000, 22_000, 500))
+def test_whoever_comes_too_late_is_told_of_the_end_in_many_more(first):
+    ends = [play_end(seed) for seed in range(first, first + 500)]
+    assert sum(end.is_known for end in ends) > 250
+
+
+def test_coordinator_started_after_all_have_gone_waits_for_a_new_run():
+    """It cannot know; who comes is told what it waits for."""
+    world = run_of(2)
+    for member in world.members:
+        world.finish(member, 9)
+    world.run(2.0)
+    assert not world.living()
+    world.kill_coordinator(0)
+    world.start_coordinator(0)
+    late = world.add_member("m-0")
+    world.run(2.0)
+    assert not late.is_told
+    assert "run run has not begun: 1 of 2 replica groups are here" in late.core.waiting
 
 
 # ---- joins, leaves, spares ----

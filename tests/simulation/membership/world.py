@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from farstep.membership import messages as wire
 from farstep.membership.client import LONELY_FIRST_FACTOR, LONELY_S
+from farstep.membership.desk import FAREWELL_S
 from farstep.membership.effects import AskKernel, Hangup, Note, Send
-from farstep.membership.member import GenerationNotice, MemberCore, RefusalNotice, SplitNotice
+from farstep.membership.member import EndNotice, GenerationNotice, MemberCore, RefusalNotice, SplitNotice
 from farstep.membership.proposer import Proposer
 from farstep.membership.records import Generation, MemberInfo, MembershipConfig
 from farstep.membership.roster import Absence
@@ -87,6 +88,10 @@ class Member:
     num_lonely: int = 0
     connected_ns: int = 0
     was_evicted: bool = False
+    is_told: bool = False
+    """It knows that the run has ended."""
+    comes_back: bool = False
+    """If evicted it comes back as a new incarnation."""
     backlog: list[Callable[[], None]] = field(default_factory=list)
     committed_ns: dict[int, int] = field(default_factory=dict)
 
@@ -207,6 +212,28 @@ class World:
         self._exited[member.core.info.process] = member
         if member.line is not None:
             self._close(member.line, from_member=True, absence=Absence.LOST)
+
+    def go(self, member: Member) -> None:
+        """Ends a member in order, as one does that has closed its membership."""
+        if member.is_dead:
+            return
+        member.is_dead = True
+        self._exited[member.core.info.process] = member
+        if member.line is not None:
+            self._close(member.line, from_member=True, absence=Absence.LEFT)
+
+    def finish(self, member: Member, step: int) -> None:
+        """Has a member say that the run is finished, and go once that was heard, or nobody has heard it for long."""
+        if not member.is_dead:
+            member.core.leave("finished", finished=True, step=step)
+            self._flush(member)
+            self.at(round(FAREWELL_S * S), lambda: self.go(member))
+
+    def come_back(self, member: Member) -> None:
+        """Has a replica group come back as a new incarnation in the same process."""
+        if not member.is_dead:
+            self.go(member)
+            self.add_member(member.name, host=member.host, wants=member.core.wants).comes_back = True
 
     def stop(self, member: Member, is_stopped: bool) -> None:
         member.is_stopped = is_stopped
@@ -441,13 +468,23 @@ class World:
             if isinstance(notice, GenerationNotice):
                 self.history.note(notice.generation)
                 assert not member.was_evicted or member.core.is_evicted, f"{member.name} came back"
+                if member.core.is_evicted and not member.was_evicted and member.comes_back:
+                    self.at(self.draw.randint(0, 50 * MS), lambda: self._renew(member))
                 member.was_evicted = member.was_evicted or member.core.is_evicted
                 member.committed_ns[notice.generation.number] = self.now_ns
+            if isinstance(notice, EndNotice):
+                member.is_told = True
+                if member.core.is_finishing:  # it does what belongs to an end, and goes
+                    self.at(self.draw.randint(0, 1 * S), lambda: self.go(member))
             if isinstance(notice, RefusalNotice):
                 member.next_address += 1
                 if notice.is_void:
                     self.at(0, lambda: self._rejoin(member))
         self._flush(member)
+
+    def _renew(self, member: Member) -> None:
+        if not member.is_told:  # then there is nothing to come back to
+            self.come_back(member)
 
     def _rejoin(self, member: Member) -> None:
         """Kills a member and brings its replica group back as a new incarnation."""

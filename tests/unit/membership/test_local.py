@@ -195,6 +195,76 @@ def test_end_of_the_run_reaches_all_who_wait(hub):
     assert members[1].current().number == 1  # whoever goes now is not missed
 
 
+def test_end_is_known_although_all_have_closed_at_once(hub):
+    members = three(hub)
+    hub.kill(members[2])
+    for member in members[:2]:
+        member.wait_generation(1, 5)
+    for member in members[:2]:
+        member.leave("all steps done", finished=True, step=9)
+        member.close()
+    with pytest.raises(RunEnded) as caught:
+        hub.join("m-2").wait_generation(0, 5)
+    assert caught.value.step == 9
+
+
+def test_who_finished_waits_for_a_coordinator_that_can_tell_others(hub):
+    members = three(hub)
+    hub.kill_coordinator()
+    threading.Timer(0.3, hub.start_coordinator).start()
+    members[0].leave("all steps done", finished=True, step=9)
+    members[0].close()
+    with pytest.raises(RunEnded):
+        hub.join("n-0").wait_generation(0, 5)
+
+
+def test_who_was_told_of_the_end_tells_the_next_coordinator(hub):
+    members = three(hub)
+    members[0].leave("all steps done", finished=True, step=9)
+    members[0].close()
+    with pytest.raises(RunEnded):
+        members[1].wait_generation(1, 5)
+    hub.kill_coordinator()
+    hub.start_coordinator()
+    with pytest.raises(RunEnded):
+        hub.join("n-0").wait_generation(0, 5)
+
+
+def test_seat_that_was_left_out_just_now_can_still_say_that_the_run_is_finished(hub):
+    members = three(hub)
+    for member in members:
+        member.report_progress(9)
+    members[1].leave("maintenance")
+    with pytest.raises(Evicted):
+        members[1].wait_generation(1, 5)
+    members[1].leave("all steps done", finished=True, step=9)
+    until(lambda: members[1].final_step == 9)
+    with pytest.raises(RunEnded) as caught:  # it need not come back as another
+        members[1].wait_generation(1, 5)
+    assert caught.value.was_evicted
+    with pytest.raises(RunEnded):
+        members[0].wait_generation(2, 5)
+
+
+def test_member_that_is_behind_cannot_end_the_run(hub):
+    members = three(hub)
+    for member in members[:2]:
+        member.report_progress(30)
+    hub.command(lambda proposer, now: proposer.evict("m-2", "it hung", now))
+    members[0].wait_generation(1, 5)
+    until(lambda: max(item.step or 0 for item in hub.command(lambda p, now: p.people())) == 30)
+    members[2].leave("all steps done", finished=True, step=9)
+    with pytest.raises(MembershipTimeout):
+        members[0].wait_generation(2, 0.3)
+
+
+def until(condition):
+    deadline_s = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_closed_membership_says_so(hub):
     member = hub.join("m-0")
     member.close()

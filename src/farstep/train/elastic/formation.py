@@ -349,10 +349,9 @@ class Formation:
                 after = 0  # a new incarnation looks at whatever there is
             except RunEnded as error:
                 # The others have committed the last step, so its gradient is in here too if it was under way.
-                if (
-                    self._runner.is_prepared
-                    and getattr(self.membership, "final_step", None) == self._state.committed + 1
-                ):
+                # Not so if they had gone on without this member: then they have made it among themselves.
+                is_same_step = error.step == self._state.committed + 1 and not error.was_evicted
+                if is_same_step and self._runner.is_prepared:
                     self._runner.commit_prepared()
                 self._end(str(error))
             except MembershipClosed as error:

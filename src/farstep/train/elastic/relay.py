@@ -129,7 +129,8 @@ class RelayingMembership:
         except MembershipTimeout:
             raise
         except RunEnded as error:
-            self._relay.broadcast({"kind": "ended", "text": str(error)})
+            ending = {"text": str(error), "step": error.step, "was_evicted": error.was_evicted}
+            self._relay.broadcast({"kind": "ended", **ending})
             raise
         return generation
 
@@ -273,7 +274,9 @@ class RelayState:
                 case "evicted":
                     self.ending = Evicted(message["text"], was_asked=message["was_asked"])
                 case "ended":
-                    self.ending = RunEnded(message["text"])
+                    self.ending = RunEnded(
+                        message["text"], step=message["step"], was_evicted=message["was_evicted"]
+                    )
                 case "got":
                     value = message["value"]
                     self.answers[message["number"]] = None if value is None else base64.b64decode(value)
