@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ from torch.utils.data import TensorDataset
 
 import farstep
 from farstep.train.healing import state_digest
+
+PERIOD = 400
+"""Steps of the learning rate's schedule, however long a job turns out to be."""
 
 
 def main() -> None:
@@ -25,6 +29,7 @@ def main() -> None:
     compute_s = float(os.environ.get("TEST_COMPUTE_S", "0.02"))
     width = int(os.environ.get("TEST_WIDTH", "64"))
     form = os.environ.get("TEST_FORM", "batch")
+    end = Path(os.environ["TEST_END"]) if "TEST_END" in os.environ else None
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(
@@ -36,7 +41,7 @@ def main() -> None:
         nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.Linear(width, 10)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=PERIOD)
     folder = os.environ.get("TEST_CHECKPOINTS")
     checkpoint = farstep.Checkpoint(folder, every_steps=10) if folder else None
     trainer = farstep.Trainer(
@@ -67,6 +72,8 @@ def main() -> None:
             ms=report.step_time_ns / 1e6,
             stalled_ms=report.stalled_ns / 1e6,
         )
+        if end is not None and end.exists():  # how long a test needs is not known beforehand
+            trainer.end()
     say(
         end=trainer.committed,
         digest=state_digest(trainer.state.capture()),

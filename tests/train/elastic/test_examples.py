@@ -75,7 +75,7 @@ def test_processes_of_torchrun_are_replica_groups(tmp_path: Path) -> None:
 
 def test_a_replica_group_of_two_ranks_dies_as_a_whole(tmp_path: Path) -> None:
     """Two groups of two ranks; one rank of one group is killed, and the other group goes on."""
-    job = LocalJob([], groups=2, folder=tmp_path, env={"STEPS": "300"})
+    job = LocalJob([], groups=2, folder=tmp_path, env={"STEPS": "1000"})
     try:
         job.start_coordinator()
         for name in job.names:
@@ -94,7 +94,7 @@ def test_a_replica_group_of_two_ranks_dies_as_a_whole(tmp_path: Path) -> None:
         job.close()
     assert statuses["group-0"] == 0
     assert statuses["group-1"] != 0
-    assert "step 300 " in job.log("group-0")
+    assert "step 1000 " in job.log("group-0")
     assert job.log("group-0").rstrip().endswith("replica groups 1")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ def say(**values: object) -> None:
 def main() -> None:
     steps = int(os.environ.get("TEST_STEPS", "100"))
     width = int(os.environ.get("TEST_WIDTH", "600"))
+    end = Path(os.environ["TEST_END"]) if "TEST_END" in os.environ else None
     compute_s = float(os.environ.get("TEST_COMPUTE_S", "0.02"))
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
@@ -60,6 +62,8 @@ def main() -> None:
             ms=report.step_time_ns / 1e6,
             chunks=made[-1].served.chunks if made else 0,
         )
+        if end is not None and end.exists():  # how long a test needs is not known beforehand
+            trainer.end()
     pulled = made[-1].last_pull if made else None
     say(
         end=trainer.committed,

@@ -14,21 +14,19 @@ from farstep.train.elastic.launch import LocalJob
 
 MEMBER = Path(__file__).with_name("member.py")
 CHUNK_BYTES = 1 << 20
+OPEN_END = 10**9
+"""Steps of a job that ends when the test has seen what it waited for."""
+WAIT_S = 100.0
+RATE_MBPS = 12
+"""Serves the 8.6 MB of state so slowly that the transfer takes seconds."""
 
 
-STEPS = 1500
-"""Long enough for a newcomer to start and heal, on a fast machine as well."""
-
-
-def job_of(folder: Path, *, groups: int, steps: int, **config: Any) -> LocalJob:
-    """A job with 8.6 MB of state, served so slowly that a transfer takes a second or more."""
-    return LocalJob(
-        [sys.executable, str(MEMBER)],
-        groups=groups,
-        folder=folder,
-        env={"TEST_STEPS": str(steps), "TEST_RATE_MBPS": "12"},
-        config={"max_groups": groups, "spares": 1, **config},
-    )
+def job_of(folder: Path, *, groups: int, steps: int = OPEN_END, rate_mbps: int | None = None) -> LocalJob:
+    env = {"TEST_STEPS": str(steps), "TEST_END": str(folder / "end")}
+    if rate_mbps is not None:
+        env["TEST_RATE_MBPS"] = str(rate_mbps)
+    config = {"max_groups": groups, "spares": 1}
+    return LocalJob([sys.executable, str(MEMBER)], groups=groups, folder=folder, env=env, config=config)
 
 
 def lines(job: LocalJob, name: str) -> list[dict[str, Any]]:
@@ -37,32 +35,66 @@ def lines(job: LocalJob, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def wait_for(
-    job: LocalJob, name: str, is_there: Callable[[dict[str, Any]], bool], timeout_s: float = 100.0
-) -> None:
-    """Waits for a line of a member."""
-    end_s = time.monotonic() + timeout_s
-    while not any(is_there(line) for line in lines(job, name)):
-        assert time.monotonic() < end_s, f"{name} did not get so far: {job.log(name)[-2000:]}"
-        assert job.members[name].poll() is None, f"{name} ended: {job.log(name)[-2000:]}"
+def wait_until(job: LocalJob, condition: Callable[[], Any], what: str) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        logs = {name: job.log(name)[-800:] for name in job.members}
+        assert time.monotonic() < end_s, f"{what} did not happen: {logs}"
         time.sleep(0.02)
+
+
+def wait_for_line(job: LocalJob, name: str, is_there: Callable[[dict[str, Any]], bool], what: str) -> None:
+    """Waits for a line of a member that runs."""
+
+    def is_seen() -> bool:
+        is_over = job.members[name].poll() is not None
+        found = any(is_there(line) for line in lines(job, name))
+        assert found or not is_over, f"{name} ended before {what}: {job.log(name)[-2000:]}"
+        return found
+
+    wait_until(job, is_seen, what)
+
+
+def wait_for_spare(job: LocalJob, name: str) -> None:
+    """Waits until a member is a spare of the generation in force, and ready."""
+
+    def is_announced() -> bool:
+        events = job.events()
+        newest = [event for event in events if event["kind"] == "generation"][-1:]
+        is_healed = any(event["kind"] == "heal_done" for event in events)
+        return is_healed and any(name in event["spares"] for event in newest)
+
+    wait_until(job, is_announced, f"{name} being a spare that is ready")
+
+
+def newest_step(job: LocalJob, name: str) -> int:
+    return max((line["step"] for line in lines(job, name) if "step" in line), default=-1)
+
+
+def end_after(job: LocalJob, name: str, steps: int) -> None:
+    """Ends the run when a member has made so many more steps."""
+    start = newest_step(job, name)
+    wait_for_line(job, name, lambda line: line.get("step", -1) >= start + steps, f"{steps} more steps")
+    (job.folder / "end").touch()
+    wait_until(job, lambda: any("end" in line for line in lines(job, name)), "the end")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how: signal.Signals) -> None:
-    with job_of(tmp_path, groups=3, steps=STEPS) as job:
-        wait_for(job, "group-0", lambda line: line.get("step", 0) >= 5)
+    with job_of(tmp_path, groups=3, rate_mbps=RATE_MBPS) as job:
+        wait_for_line(job, "group-0", lambda line: line.get("step", 0) >= 5, "step 5")
         job.start_member("late")
-        wait_for(job, "group-1", lambda line: line.get("chunks", 0) >= 1)
+        wait_for_line(job, "group-1", lambda line: line.get("chunks", 0) >= 1, "a chunk")
         job.send("group-1", how)
-        wait_for(job, "group-0", lambda line: "end" in line)
+        wait_for_line(job, "late", lambda line: "step" in line, "a step of the newcomer")
+        end_after(job, "group-0", 10)
         if how is signal.SIGSTOP:
             job.send("group-1", signal.SIGKILL)
-        job.wait(30)
+        job.wait(WAIT_S)
         ends = {name: lines(job, name)[-1] for name in ("group-0", "group-2", "late")}
-    assert {end["end"] for end in ends.values()} == {STEPS}
+    assert len({end["end"] for end in ends.values()}) == 1
     assert len({end["digest"] for end in ends.values()}) == 1
     pulled = ends["late"]["pulled"]
     assert pulled["fetched"] == -(-pulled["bytes"] // CHUNK_BYTES)  # nothing twice
@@ -73,19 +105,21 @@ def test_a_source_lost_halfway_leaves_the_rest_to_the_others(tmp_path: Path, how
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hot_spare_takes_a_seat_within_a_step_and_the_numbers_stay(tmp_path: Path) -> None:
-    digests = []
-    for is_disturbed in (False, True):
-        with job_of(tmp_path / str(is_disturbed), groups=2, steps=120) as job:
-            job.start_member("spare", is_spare=True)
-            if is_disturbed:
-                wait_for(job, "group-0", lambda line: line.get("step", 0) >= 60)
-                job.send("group-1", signal.SIGKILL)
-            wait_for(job, "group-0", lambda line: "end" in line)
-            job.wait(30)
-            digests += [lines(job, name)[-1]["digest"] for name in ("group-0", "spare")]
-            if is_disturbed:
-                steps = [line for line in lines(job, "group-0") if "step" in line]
-                assert {line["groups"] for line in steps} == {2}
-                assert max(line["attempts"] for line in steps) == 2
-                assert [line["step"] for line in steps] == list(range(1, 121)) or len(steps) == 120
-    assert len(set(digests)) == 1
+    with job_of(tmp_path / "hurt", groups=2) as job:
+        job.start_member("spare", is_spare=True)
+        wait_for_spare(job, "spare")
+        job.send("group-1", signal.SIGKILL)
+        wait_for_line(job, "spare", lambda line: "step" in line, "a step of the spare")
+        end_after(job, "group-0", 20)
+        job.wait(WAIT_S)
+        ends = [lines(job, name)[-1] for name in ("group-0", "spare")]
+        steps = [line for line in lines(job, "group-0") if "step" in line]
+    number = ends[0]["end"]
+    assert [line["step"] for line in steps] == list(range(number))
+    assert {line["groups"] for line in steps} == {2}, "no step had a seat less"
+    assert sum(line["attempts"] - 1 for line in steps) <= 1, "no more than one step was run again"
+    with job_of(tmp_path / "calm", groups=2, steps=number) as job:
+        job.wait(WAIT_S)
+        ends += [lines(job, name)[-1] for name in ("group-0", "group-1")]
+    assert {end["end"] for end in ends} == {number}
+    assert len({end["digest"] for end in ends}) == 1
