@@ -81,7 +81,7 @@ class Groups:
         self.endpoints[name].abort("killed")
         raise Killed
 
-    def join(self, *names: str, timeout_s: float = 30.0) -> None:
+    def join(self, *names: str, timeout_s: float = 90.0) -> None:
         for name in names or list(self.threads):
             self.threads[name].join(timeout_s)
             assert not self.threads[name].is_alive(), f"{name} hangs"
