@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.measure import Report, arguments, median, parse
 from harness.recovery import Farstep, Group, Job
+from recovery.workload import loss_floor
 
 GOODPUT_MIN, LOSS_MAX = 0.8, 0.01
 HANG_S = 4.0
@@ -182,7 +183,9 @@ def tell(report: Report, chaos: Chaos, curve: Curve, calm_curve: list[float]) ->
     size = max(1, round(len(curve.losses) * LOSS_SHARE))
     ours = sum(curve.losses[-size:]) / size
     calm = sum(calm_curve[-size:]) / size
+    floor = loss_floor()
     report.add(f"loss of the last {size} steps", [ours], "", calm=calm)
+    report.add("what a perfect model would have", [floor], "", above=ours - floor, calm_above=calm - floor)
     report.check("loss off the calm run", abs(ours / calm - 1), LOSS_MAX, at_least=False)
     report.check("steps with two results", float(curve.conflicts), 0, at_least=False)
     report.check("groups that died by themselves", float(chaos.died), 0, at_least=False)

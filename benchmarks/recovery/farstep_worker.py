@@ -44,8 +44,8 @@ def main() -> None:
 
     steps = int(os.environ.get("BENCH_STEPS", "0")) or None
     while not run.is_over and trainer.committed != steps:
-        for inputs, classes in run.shard(samples, batch_size=batch, steps=steps):
-            loss = trainer.step(loss_of, (inputs, classes))
+        for inputs, targets in run.shard(samples, batch_size=batch, steps=steps):
+            loss = trainer.step(loss_of, (inputs, targets))
             report = trainer.report
             record.write(
                 "step",

@@ -28,7 +28,7 @@ def main() -> None:
     record = Record(path)
     model = make_model(size)
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    inputs, classes = make_samples()
+    inputs, targets = make_samples()
 
     def state() -> dict[str, Any]:
         return {"model": model.state_dict(), "optimizer": inner.state_dict()}
@@ -57,7 +57,7 @@ def main() -> None:
     while True:
         index = torch.randint(len(inputs), (batch,), generator=draw)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(wrapped(inputs[index]), classes[index])
+        loss = functional.cross_entropy(wrapped(inputs[index]), targets[index])
         loss.backward()
         before = manager.current_step()
         optimizer.step()

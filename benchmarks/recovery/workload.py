@@ -14,6 +14,9 @@ from torch import Tensor, nn
 WIDTHS = {"small": 512, "big": 2944}
 """Width of two hidden layers: 0.56 and 18.2 million parameters with 256 inputs and 64 outputs."""
 INPUTS, OUTPUTS, SAMPLES = 256, 64, 16384
+TEMPERATURE = 8.0
+"""Of the teacher, whose outputs have a deviation of 16: its classes stay uncertain, so that the loss has a floor,
+as that of a language model does, however often the samples are seen."""
 
 
 def make_model(size: str) -> nn.Sequential:
@@ -27,11 +30,17 @@ def make_model(size: str) -> nn.Sequential:
 
 
 def make_samples() -> tuple[Tensor, Tensor]:
-    """Inputs of shape (samples, 256) and classes of shape (samples,), the same in every process."""
+    """Inputs of shape (samples, 256) and probabilities of shape (samples, 64), the same in every process."""
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(SAMPLES, INPUTS, generator=generator)
     teacher = torch.randn(INPUTS, OUTPUTS, generator=generator)
-    return inputs, (inputs @ teacher).argmax(dim=1)
+    return inputs, (inputs @ teacher / TEMPERATURE).softmax(dim=1)
+
+
+def loss_floor() -> float:
+    """The loss of the teacher itself: the mean entropy of its classes, in nats."""
+    _, targets = make_samples()
+    return torch.special.entr(targets).sum(dim=1).mean().item()
 
 
 class Record:
