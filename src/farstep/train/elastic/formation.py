@@ -45,6 +45,10 @@ CATCH_UP_S = 1.0
 WAIT_SLICE_S = 0.1
 """How often a wait for a generation looks whether the user wants to end; it ends at once when there is one."""
 
+LEAVE_OUTSIDE_S = 0.3
+"""A member that is in no generation is missed by nobody: it goes as soon as the coordinator has had time to hear that
+it does, and so will not give it a seat."""
+
 STEP_WORDS = re.compile(r"\brank ?(\d+)\b")
 
 
@@ -163,6 +167,20 @@ class Formation:
         membership.on_generation(self._on_generation)
         self._healing = self._make_healing(membership) if self._make_healing is not None else None
         self._runner.healing = self._healing
+        membership.on_drain(self._on_drain)
+
+    def _on_drain(self, reason: str) -> None:
+        """This member is to leave; from the membership's thread.
+
+        With a seat it does so at a step boundary, once the others have agreed on it. Without one there is no step to
+        wait for, and whatever it is doing to get a seat is in vain.
+        """
+        membership = self.membership
+        generation = membership.current()
+        if generation is None or generation.seat_of(membership.member.member_id) is None:
+            self._link.leave(reason)
+            if self._healing is not None:
+                self._healing.wake()
 
     def _on_generation(self, generation: Generation) -> None:
         """A new membership was decided; from the membership's thread."""
@@ -340,7 +358,8 @@ class Formation:
                     said_s = time.monotonic()
                     logger.warning("waiting: %s", error)
                 self._check_wish()
-                if self._is_newcomer and self.membership.current() is not None:
+                is_under_way = self.membership.current() is not None
+                if self._is_newcomer and is_under_way and not self._link.is_leaving:
                     self._stand_by()  # the run is under way: what it has reached is needed before a seat
             except Evicted as error:
                 if error.was_asked or self._link.is_leaving:
@@ -360,7 +379,8 @@ class Formation:
                 if generation.seat_of(self.membership.member.member_id) is not None:
                     return generation
                 after = generation.number
-                self._stand_by()
+                if not self._link.is_leaving:
+                    self._stand_by()
 
     def _wait(self, after: int) -> Generation:
         with self._standing_still():
@@ -390,9 +410,10 @@ class Formation:
         self._check_wish()
 
     def _check_wish(self) -> None:
-        if self._link.is_closed or (
-            self._link.is_leaving and self._link.leaving_for_s() > self._thresholds.leave_s
-        ):
+        generation = self.membership.current()
+        is_inside = generation is not None and self.membership.member.member_id in generation
+        patience_s = self._thresholds.leave_s if is_inside else LEAVE_OUTSIDE_S
+        if self._link.is_closed or (self._link.is_leaving and self._link.leaving_for_s() > patience_s):
             self._end("left")
 
     def _be_reborn(self, reason: str) -> None:

@@ -41,17 +41,23 @@ class MembershipRelay:
         self._membership: Any = None
         self._ready: dict[int, int | None] = {}
         self._lock = threading.Lock()
+        self._on_drain: list[Callable[[str], None]] = []
+        self._drain_reason: str | None = None
 
     def wrap(self, membership: Any) -> RelayingMembership:
         """Takes a new incarnation's membership into use."""
         relaying = RelayingMembership(membership, self)
         self._membership = membership
         self._ready = {}
+        with self._lock:
+            self._on_drain.clear()
+            self._drain_reason = None
         self.broadcast({"kind": "info", "info": membership.member.model_dump(mode="json")})
         membership.on_generation(self._on_generation)
         membership.on_request(
             lambda sender, payload: self.broadcast({"kind": "request", "from": sender, "payload": payload})
         )
+        membership.on_drain(self.drain)
         current = membership.current()
         if current is not None:
             self._on_generation(current)
@@ -63,6 +69,23 @@ class MembershipRelay:
         """Sends a message to every other rank."""
         for line in self._inner.lines.values():
             line.send(message)
+
+    def drain(self, reason: str) -> None:
+        """The group is to leave: all its ranks are told, each of which may be waiting for something."""
+        self.broadcast({"kind": "drain", "reason": reason})
+        with self._lock:
+            self._drain_reason = reason
+            callbacks = list(self._on_drain)
+        for callback in callbacks:
+            callback(reason)
+
+    def on_drain(self, callback: Callable[[str], None]) -> None:
+        """Has a callback called when the group is to leave, whichever of its ranks was told so."""
+        with self._lock:
+            self._on_drain.append(callback)
+            reason = self._drain_reason
+        if reason is not None:
+            callback(reason)
 
     def announce_ready(self, rank: int, step: int | None) -> None:
         """The group is ready once all its ranks are."""
@@ -92,7 +115,8 @@ class MembershipRelay:
             case "send_request":
                 membership.request(message["to"], message["payload"])
             case "leave":
-                membership.leave(message["reason"], finished=message["finished"])
+                membership.leave(message["reason"])
+                self.drain(message["reason"])
 
     def _get(self, line: Line, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"kind": "got", "number": message["number"], "value": None}
@@ -118,6 +142,16 @@ class RelayingMembership:
     def announce_ready(self, step: int | None) -> None:
         """Rank 0 holds the state."""
         self._relay.announce_ready(0, step)
+
+    def on_drain(self, callback: Callable[[str], None]) -> None:
+        """Has a callback called with the reason when this group is to leave."""
+        self._relay.on_drain(callback)
+
+    def leave(self, reason: str, *, finished: bool = False, step: int | None = None) -> None:
+        """Asks for a generation without this group, or says that the run is finished."""
+        self._membership.leave(reason, finished=finished, step=step)
+        if not finished:
+            self._relay.broadcast({"kind": "drain", "reason": reason})
 
     def wait_generation(self, after: int, timeout_s: float | None = None) -> Generation:
         """As the coordinator's; the other ranks hear of an end too."""
@@ -212,7 +246,12 @@ class RelayedMembership:
         self._line.send({"kind": "send_request", "to": to, "payload": dict(payload)})
 
     def on_drain(self, callback: Callable[[str], None]) -> None:
-        """Rank 0 leaves for the group."""
+        """Has a callback called with the reason when this group is to leave, at once if it is already."""
+        with self._state.changed:
+            self._state.on_drain.append(callback)
+            reason = self._state.drain_reason
+        if reason is not None:
+            callback(reason)
 
     def certify_death(self, member_id: str) -> None:
         """Rank 0 does so for the group."""
@@ -220,7 +259,7 @@ class RelayedMembership:
     def leave(self, reason: str, *, finished: bool = False, step: int | None = None) -> None:
         """Asks for a generation without this group; its end is said by rank 0 alone."""
         if not finished:
-            self._line.send({"kind": "leave", "reason": reason, "finished": False})
+            self._line.send({"kind": "leave", "reason": reason})
 
     def close(self) -> None:
         """Nothing of its own to end."""
@@ -235,6 +274,8 @@ class RelayState:
         self.ending: MembershipError | None = None
         self.on_generation: list[Callable[[Generation], None]] = []
         self.on_request: list[Callable[[str, dict[str, Any]], None]] = []
+        self.on_drain: list[Callable[[str], None]] = []
+        self.drain_reason: str | None = None
         self.answers: dict[int, bytes | None] = {}
         self.number = 0
         self._infos: list[MemberInfo] = []
@@ -247,6 +288,7 @@ class RelayState:
                 raise InnerRankLost("rank 0 did not say which member this replica group is")
             self.on_generation.clear()
             self.on_request.clear()
+            self.on_drain.clear()
             if isinstance(self.ending, Evicted):
                 self.ending = None
             return self._infos.pop(0)
@@ -262,6 +304,7 @@ class RelayState:
         with self.changed:
             match message["kind"]:
                 case "info":
+                    self.drain_reason = None
                     self._infos.append(MemberInfo.model_validate(message["info"]))
                 case "generation":
                     generation = Generation.model_validate(message["generation"])
@@ -271,6 +314,10 @@ class RelayState:
                 case "request":
                     sender, payload = message["from"], message["payload"]
                     calls = [_bound(callback, sender, payload) for callback in self.on_request]
+                case "drain":
+                    if self.drain_reason is None:
+                        self.drain_reason = message["reason"]
+                        calls = [_bound(callback, self.drain_reason) for callback in self.on_drain]
                 case "evicted":
                     self.ending = Evicted(message["text"], was_asked=message["was_asked"])
                 case "ended":

@@ -49,6 +49,13 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return results
 
 
+def until(is_true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 @pytest.fixture(autouse=True)
 def _no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_module, "GIVE_UP_S", 1e6)
@@ -69,9 +76,7 @@ def test_a_lost_rank_ends_every_wait() -> None:
     ranks[1].lines[0]._socket.shutdown(socket.SHUT_RDWR)  # as the kernel does when a process dies
     with pytest.raises(InnerRankLost, match="rank 1"):
         ranks[0].gather([1.0])
-    deadline_s = time.monotonic() + 5
-    while not told and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    until(lambda: bool(told))
     assert "rank 1" in told[0]
     for rank in ranks:
         rank.close()
@@ -118,8 +123,36 @@ def test_the_other_ranks_see_generations_store_and_eviction() -> None:
         with pytest.raises(Evicted) as caught:
             second.wait_generation(1, timeout_s=5)
         assert caught.value.was_asked
-        assert heard == [2]
+        until(lambda: heard == [2])  # callbacks come after those who wait were woken
         other.close()
+    for rank in ranks:
+        rank.close()
+
+
+@pytest.mark.parametrize("who", ["operator", "rank 0", "rank 1"])
+def test_all_ranks_hear_that_their_group_is_to_leave(who: str) -> None:
+    ranks = meet(2)
+    with LocalHub(MembershipConfig(groups=1, settle_s=0.0)) as hub:
+        hub.join("a-0").wait_generation(0, timeout_s=5)
+        relay = MembershipRelay(ranks[0])
+        first = relay.wrap(hub.join("b-0"))
+        second = RelayedMembership(ranks[1], RelayState(ranks[1]))
+        heard: list[tuple[int, str]] = []
+        first.on_drain(lambda reason: heard.append((0, reason)))
+        second.on_drain(lambda reason: heard.append((1, reason)))
+        expected = {(0, "notice"), (1, "notice")}
+        if who == "operator":
+            until(lambda: bool(first.is_connected))
+            hub.command(lambda proposer, now_ns: proposer.drain("b-0", "notice", now_ns))
+        elif who == "rank 0":
+            first.leave("notice")
+            expected = {(1, "notice")}  # rank 0 knows
+        else:
+            second.leave("notice")
+        until(lambda: expected <= set(heard))
+        late: list[str] = []
+        second.on_drain(late.append)
+        assert late == ["notice"]
     for rank in ranks:
         rank.close()
 

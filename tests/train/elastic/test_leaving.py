@@ -1,0 +1,122 @@
+"""Members that are to go while they have no seat: nobody waits for them, and they wait for nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from farstep.train.elastic.trainer import Trainer
+from farstep.train.healing import Healing
+from farstep.train.run import Run
+from tests.train.elastic.groups import Groups, small_model
+
+DATA = TensorDataset(
+    torch.randn(64, 6, generator=torch.Generator().manual_seed(1)),
+    torch.randint(0, 3, (64,), generator=torch.Generator().manual_seed(2)),
+)
+
+
+class EndlessHealing(Healing):
+    """Never gets the state."""
+
+    def follow(self, is_done: Callable[[], bool]) -> None:
+        following.set()
+        while not is_done():
+            self._is_closed.wait(0.01)
+
+
+following = threading.Event()
+
+
+class Case:
+    """Two groups that train until the third one has gone."""
+
+    def __init__(self, *, healing: Any, groups: int = 2) -> None:
+        following.clear()
+        self.groups = Groups(healing=healing, groups=groups, min_groups=1, spares=1)
+        self.has_gone = threading.Event()
+
+    def work(self, run: Run) -> int:
+        model = small_model(1)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        formation: Any = trainer._formation
+        formation._thresholds = replace(formation._thresholds, leave_s=1e9)  # no way out but the right one
+        for batch in run.shard(DATA, batch_size=12, epochs=1_000_000):
+            trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+            if self.has_gone.wait(0.005):
+                run.end()
+        return trainer.committed
+
+    def end(self, name: str) -> None:
+        """Waits for the member that is to go, and then for the others."""
+        try:
+            self.groups.join(name)
+        finally:
+            self.has_gone.set()
+            self.groups.join()
+            self.groups.close()
+        for error in self.groups.errors.values():
+            raise error
+
+    def drain(self, name: str, way: str) -> None:
+        if way == "drain":
+            self.groups.hub.command(lambda proposer, now_ns: proposer.drain(name, "host goes down", now_ns))
+        else:
+            self.groups.runs[name].leave("preemption notice")
+
+    def wait_for(self, is_true: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(3000):
+            if is_true():
+                return
+            pause.wait(0.01)
+        pytest.fail("nothing happened")
+
+
+@pytest.mark.parametrize("way", ["drain", "notice"])
+def test_a_member_that_heals_goes_when_it_is_told(way: str) -> None:
+    case = Case(healing=EndlessHealing)
+    for name in ("a-0", "b-0"):
+        case.groups.start(name, case.work)
+    case.wait_for(lambda: any(kind == "generation" for kind, _ in case.groups.hub.events))
+    case.groups.start("c-0", case.work)
+    case.wait_for(following.is_set)
+    case.drain("c-0", way)
+    case.end("c-0")
+    steps = [fields for kind, fields in case.groups.hub.events if kind == "step_failed"]
+    assert not steps, "the others did not notice"
+
+
+@pytest.mark.parametrize("way", ["drain", "notice"])
+def test_a_spare_goes_when_it_is_told(way: str) -> None:
+    case = Case(healing=Healing)
+    for name in ("a-0", "b-0"):
+        case.groups.start(name, case.work)
+    case.groups.start("s-0", case.work, wants="spare")
+
+    def is_spare() -> bool:
+        membership = case.groups.memberships.get("s-0")
+        generation = membership.current() if membership is not None else None
+        ids = {info.member_id for info in generation.spares} if generation is not None else set()
+        return membership is not None and membership.member.member_id in ids
+
+    case.wait_for(is_spare)
+    case.drain("s-0", way)
+    case.end("s-0")
+    assert not [fields for kind, fields in case.groups.hub.events if kind == "step_failed"]
+
+
+@pytest.mark.parametrize("way", ["drain", "notice"])
+def test_a_member_that_waits_for_the_run_to_begin_goes_when_it_is_told(way: str) -> None:
+    case = Case(healing=EndlessHealing, groups=3)
+    case.groups.start("a-0", case.work)
+    case.wait_for(lambda: any(kind == "member_joined" for kind, _ in case.groups.hub.events))
+    case.drain("a-0", way)
+    case.end("a-0")
