@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from farstep.train.checkpoint import Checkpoint
+    from farstep.train.checkpoint import Checkpoint, PeerMemory
     from farstep.train.elastic.options import Synchronous
     from farstep.train.elastic.seams import RunOver
     from farstep.train.elastic.trainer import StepReport, Trainer
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Checkpoint": "farstep.train.checkpoint",
     "HealingSettings": "farstep.train.healing",
+    "PeerMemory": "farstep.train.checkpoint",
     "Run": "farstep.train.run",
     "RunOver": "farstep.train.elastic.seams",
     "StepReport": "farstep.train.elastic.trainer",
@@ -39,6 +40,7 @@ _MODULES = {
 __all__ = [
     "Checkpoint",
     "HealingSettings",
+    "PeerMemory",
     "Run",
     "RunOver",
     "StepReport",

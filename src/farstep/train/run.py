@@ -30,6 +30,7 @@ from farstep.train.replay.membership import ReplayMembership, is_replay
 from farstep.train.shard import Place, Shard
 
 if TYPE_CHECKING:
+    from farstep.train.elastic.recall import Recall
     from farstep.train.elastic.trainer import Trainer
 
 __all__ = ["Run", "join"]
@@ -212,8 +213,15 @@ class Run:
             raise ConfigError("this run has a trainer already; a run trains one model")
         self._trainer = trainer
 
-    def healing_factory(self, state: ReplicaState) -> Callable[[Any], HealingPort] | None:
-        """What makes the healing of a membership; None if there is none."""
+    def healing_factory(
+        self, state: ReplicaState, recall: Recall | None
+    ) -> Callable[[Any], HealingPort] | None:
+        """What makes the healing of a membership; None if there is none.
+
+        Args:
+            state: of the replica.
+            recall: takes states back from the members' memory, if anything does.
+        """
         if self._healing is None or self.is_replay:
             return None  # members of a replay that come back get the whole state
         make = self._healing
@@ -225,6 +233,7 @@ class Run:
                 adapter=state,
                 run_id=self.environment.run,
                 lane=self.inner.rank,
+                held_step=(lambda: recall.newest_step) if recall is not None else None,
             )
 
         return for_membership

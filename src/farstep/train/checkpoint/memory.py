@@ -79,15 +79,19 @@ class PeerMemory:
             than shards a smaller scheme of about the same memory is used.
         keep: newest images of an owner that are kept; at least 2, so that one is whole while the
             next is being stored.
+        every_steps: a trainer stores the state when the number of committed steps is a multiple.
 
     Raises:
-        CheckpointError: scheme or keep are out of range.
+        CheckpointError: scheme, keep or every_steps are out of range.
     """
 
-    def __init__(self, scheme: str | Scheme = "3-of-5", *, keep: int = 2) -> None:
+    def __init__(self, scheme: str | Scheme = "3-of-5", *, keep: int = 2, every_steps: int = 100) -> None:
         self.scheme = Scheme.parse(scheme) if isinstance(scheme, str) else scheme
         if keep < 2:
             raise CheckpointError(f"keep is {keep}; valid: at least 2")
+        if every_steps < 1:
+            raise CheckpointError(f"every_steps is {every_steps}; valid: at least 1")
+        self.every_steps = every_steps
         self._keep = keep
         self._held: dict[Key, Held] = {}
 
@@ -95,6 +99,11 @@ class PeerMemory:
     def held(self) -> tuple[Held, ...]:
         """What this member holds, oldest step first."""
         return tuple(sorted(self._held.values(), key=lambda held: (held.table.step, held.table.owner)))
+
+    @property
+    def newest_step(self) -> int:
+        """Step of the newest image of which this member holds a shard; -1 if it holds none."""
+        return max((step for _, step, _ in list(self._held)), default=-1)
 
     @property
     def length_bytes(self) -> int:
@@ -108,52 +117,60 @@ class PeerMemory:
         communicator: Communicator,
         domains: Sequence[Domain],
         step: int,
-        image: Bytes,
+        image: Bytes | None,
         meta: Mapping[str, Any] | None = None,
     ) -> Tolerance:
-        """Stores bytes that all members have: each keeps its own shards, and only hashes are sent.
+        """Stores bytes that several members have, as replicas do: each keeps its own shards, and only hashes are sent.
+
+        Members that do not have them hold shards all the same; those are made and sent by the others in turn.
 
         Args:
             communicator: of the members.
             domains: theirs, by rank.
             step: committed steps.
-            image: uint8 of shape (bytes,), the same on all members; copied.
-            meta: small JSON to come back with it, the same on all members.
+            image: uint8 of shape (bytes,), the same on all members that have it; copied. None on others.
+            meta: small JSON to come back with it, the same on all members that have the image.
 
         Returns:
             What the placement survives.
 
         Raises:
-            CheckpointError: the members do not have the same bytes; nothing is stored.
+            CheckpointError: the members do not have the same bytes, or none has them; nothing is stored.
+            ShardsCorrupt: a shard arrived changed; nothing is stored.
             CommunicatorError: a member was lost.
         """
+        having, length_bytes, image_hash = _agree(communicator, domains, step, image)
         scheme = self.scheme.fit(communicator.size)
         holders = place(domains, scheme.shards)
-        own = [number for number, member in enumerate(holders) if member == communicator.rank]
-        shards = encode(image, scheme, own)
-        image_hash = shard_hash(image)
-        said = {
-            "image": [image.nbytes, image_hash],
-            "shards": {number: shard_hash(shard) for number, shard in shards.items()},
+        makers = [
+            member if member in having else having[number % len(having)]
+            for number, member in enumerate(holders)
+        ]
+        mine = [number for number, member in enumerate(makers) if member == communicator.rank]
+        shards = encode(image, scheme, mine) if image is not None else {}
+        notes = {
+            "hashes": {number: shard_hash(shard) for number, shard in shards.items()},
+            "meta": dict(meta or {}) if communicator.rank == having[0] else None,
         }
-        heard = gather_json(communicator, said)
-        others = [rank for rank, one in enumerate(heard) if one["image"] != heard[0]["image"]]
-        if others:
-            raise CheckpointError(
-                f"members {[domains[rank].name for rank in others]} hold other bytes than "
-                f"{domains[0].name} at step {step}"
-            )
-        hashes = {int(number): text for one in heard for number, text in one["shards"].items()}
+        heard = gather_json(communicator, notes)
+        hashes = {int(number): text for one in heard for number, text in one["hashes"].items()}
         table = ShardTable(
             scheme=scheme,
             owner="",
             step=step,
-            length_bytes=image.nbytes,
+            length_bytes=length_bytes,
             image_hash=image_hash,
             shard_hashes=tuple(hashes[number] for number in range(scheme.shards)),
-            meta=dict(meta or {}),
+            meta=heard[having[0]]["meta"],
         )
-        self._hold(Held(table, shards))
+        moves = [
+            (makers[number], member, number)
+            for number, member in enumerate(holders)
+            if makers[number] != member
+        ]
+        kept = {number: shard for number, shard in shards.items() if holders[number] == communicator.rank}
+        self._take_moved(communicator, table, moves, shards, kept)
+        self._hold(Held(table, kept))
         return tolerance(holders, domains, scheme)
 
     def protect_from(
@@ -207,13 +224,27 @@ class PeerMemory:
             for number, member in enumerate(holders)
             if member == owner == communicator.rank
         }
+        self._take_moved(communicator, table, moves, shards, kept)
+        self._hold(Held(table, kept))
+        return tolerance(holders, domains, scheme)
+
+    def _take_moved(
+        self,
+        communicator: Communicator,
+        table: ShardTable,
+        moves: Sequence[tuple[int, int, int]],
+        shards: Mapping[int, Bytes],
+        kept: dict[int, Bytes],
+    ) -> None:
+        """Sends shards to their holders and adds those received to what is kept."""
+        if not moves:
+            return
         kept.update(_move(communicator, table, moves, shards))
         bad = [number for number, shard in kept.items() if not table.fits(number, shard)]
         changed = [number for one in gather_json(communicator, bad) for number in one]
         if changed:
-            raise ShardsCorrupt(f"shards {changed} of {table.owner} arrived changed; nothing is stored")
-        self._hold(Held(table, kept))
-        return tolerance(holders, domains, scheme)
+            of = table.owner or f"step {table.step}"
+            raise ShardsCorrupt(f"shards {changed} of {of} arrived changed; nothing is stored")
 
     def _hold(self, held: Held) -> None:
         self._held[held.key] = held
@@ -223,6 +254,17 @@ class PeerMemory:
                 del self._held[key]
 
     # -- taking back ----------------------------------------------------------------------------
+
+    def newest_whole(self, communicator: Communicator, *, owner: str = "") -> int | None:
+        """Returns the step of the newest image of an owner that can be rebuilt; None if there is none.
+
+        Raises:
+            CommunicatorError: a member was lost; call again among those that are left.
+        """
+        offers = self._offers(communicator)
+        return max(
+            (key[1] for key, offer in offers.items() if key[0] == owner and _is_enough(offer)), default=None
+        )
 
     def restore(
         self,
@@ -355,6 +397,23 @@ class PeerMemory:
             if not any(heard):
                 return have
         return have  # too few are good: whoever uses them says so
+
+
+def _agree(
+    communicator: Communicator, domains: Sequence[Domain], step: int, image: Bytes | None
+) -> tuple[list[int], int, str]:
+    """Returns the members that have an image, its length and its hash, if it is the same everywhere."""
+    said = gather_json(communicator, None if image is None else [image.nbytes, shard_hash(image)])
+    having = [rank for rank, one in enumerate(said) if one is not None]
+    if not having:
+        raise CheckpointError(f"no member has the image of step {step}")
+    others = [rank for rank in having if said[rank] != said[having[0]]]
+    if others:
+        raise CheckpointError(
+            f"members {[domains[rank].name for rank in others]} hold other bytes than "
+            f"{domains[having[0]].name} at step {step}"
+        )
+    return having, int(said[having[0]][0]), str(said[having[0]][1])
 
 
 def _is_enough(offer: _Offer) -> bool:

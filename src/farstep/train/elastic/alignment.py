@@ -8,6 +8,8 @@ vote succeeds only if everybody voted. So if anybody has committed a step, every
   covers a member that committed, told a spare, and died.
 * Somebody who took part does not hold it: then nobody can have committed it, and it is run again.
 * Who did not take part gets what is missing from those that did.
+
+If the members' memory holds a newer state than anybody who is left, all take that one first, and report anew.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Report:
         is_newcomer: has not been compared with the others yet.
         deal_seats: among how many seats the batch in hand was dealt; 0 if it can be dealt anew, or there is none.
         deal_seat: which of them is this member's; -1 for none.
+        memory_step: step of the newest memory checkpoint of which this member holds a part; -1 for none.
     """
 
     committed: int
@@ -62,6 +65,7 @@ class Report:
     is_newcomer: bool = False
     deal_seats: int = 0
     deal_seat: int = -1
+    memory_step: int = -1
 
     def to_row(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The same as int64 words."""
@@ -82,6 +86,7 @@ class Report:
             is_newcomer=bool(values["is_newcomer"]),
             deal_seats=values["deal_seats"],
             deal_seat=values["deal_seat"],
+            memory_step=values["memory_step"],
         )
 
 

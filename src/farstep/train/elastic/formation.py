@@ -10,15 +10,15 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from farstep.collectives.transport import Endpoint
-from farstep.engine import EngineError
+from farstep.engine import EngineError, WaitTimeout
 from farstep.membership import (
     Evicted,
     Generation,
@@ -29,6 +29,7 @@ from farstep.membership import (
 )
 from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
 from farstep.train.elastic.lane import Lane
+from farstep.train.elastic.recall import Recall
 from farstep.train.elastic.seams import HealingPort, Place, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import StepBroken, StepRunner
@@ -83,6 +84,8 @@ class Formation:
         thresholds: time limits.
         make_healing: makes what brings newcomers up to date, for a membership; None: the state is broadcast.
         step_deadline_s: how long one collective of a step may take.
+        recall: takes states back from the members' memory; None: there is nothing in it.
+        load_older: loads the newest checkpoint on the disk, if there is one, when every newer state is lost.
 
     Attributes:
         deal_seats, deal_seat: the batch in hand, as in :class:`~farstep.train.elastic.alignment.Report`.
@@ -99,6 +102,8 @@ class Formation:
         thresholds: Thresholds,
         step_deadline_s: float,
         make_healing: Callable[[Any], HealingPort] | None = None,
+        recall: Recall | None = None,
+        load_older: Callable[[], bool] = lambda: False,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -108,6 +113,8 @@ class Formation:
         self._thresholds = thresholds
         self._step_deadline_s = step_deadline_s
         self._make_healing = make_healing
+        self._recall = recall
+        self._load_older = load_older
         self._healing: HealingPort | None = None
         self._lock = threading.Lock()
         self._lane: Lane | None = None
@@ -167,6 +174,9 @@ class Formation:
         membership.on_generation(self._on_generation)
         self._healing = self._make_healing(membership) if self._make_healing is not None else None
         self._runner.healing = self._healing
+        if self._recall is not None:
+            self._recall.listen(membership)
+        membership.watch(self._runner.beacon)
         membership.on_drain(self._on_drain)
 
     def _on_drain(self, reason: str) -> None:
@@ -208,7 +218,8 @@ class Formation:
             raise RunOver
         if self._lane is not None:
             return None
-        return self._form(0, time.monotonic())
+        with self._runner.beacon.resting():
+            return self._form(0, time.monotonic())
 
     def regroup(self, cause: StepBroken) -> Regrouped:
         """Replaces the generation under way after a failure.
@@ -222,12 +233,13 @@ class Formation:
         number = lane.generation.number
         if cause.is_own_finding and self._newest <= number:
             suspects = _suspects(cause, lane.generation, self.membership.member.member_id)
-            self.membership.report_failure(number, suspects, str(cause)[:500])
+            self.membership.report_failure(number, suspects, str(cause)[:500], late=_is_late(cause))
         self._drop_lane(str(cause))
         self.membership.event(
             "step_failed", step=self._state.committed, generation=number, cause=str(cause)[:300]
         )
-        return self._form(number, began_s, old=lane.generation)
+        with self._runner.beacon.resting():
+            return self._form(number, began_s, old=lane.generation)
 
     def switch(self) -> Regrouped:
         """Goes over to a planned generation that all members know of, between two steps.
@@ -240,8 +252,9 @@ class Formation:
         assert lane is not None, "a switch follows a step"
         with self._lock:
             self._lane = None
-        lane.close()
-        return self._form(lane.generation.number, began_s, old=lane.generation)
+        with self._runner.beacon.resting():
+            lane.close()
+            return self._form(lane.generation.number, began_s, old=lane.generation)
 
     def give_up(self, reason: str) -> None:
         """Ends the lane at once; the other members go on without this one."""
@@ -259,6 +272,8 @@ class Formation:
     def close(self) -> None:
         """Ends everything."""
         self.finish()
+        if self._recall is not None:
+            self._recall.close()
         if self._healing is not None:
             self._healing.close()
 
@@ -288,7 +303,9 @@ class Formation:
                 logger.info("generation %d did not come about: %s", generation.number, error)
                 if lane.broken_because is None:
                     suspects = _suspects(error, generation, self.membership.member.member_id)
-                    self.membership.report_failure(generation.number, suspects, str(error)[:500])
+                    self.membership.report_failure(
+                        generation.number, suspects, str(error)[:500], late=_is_late(error)
+                    )
                 self._drop_lane(str(error))
                 continue
             with self._lock:
@@ -425,6 +442,7 @@ class Formation:
         self._is_newcomer = True
         self._reborn_count += 1
         self._runner.forget()
+        self._runner.beacon.forget()
         self.deal_seats, self.deal_seat = 0, -1
         self._listen()
 
@@ -446,6 +464,8 @@ class Formation:
         state = self._state
         reports = self._gather(lane)
         plan = align(reports)
+        if self._recall is not None and max(report.memory_step for report in reports) > plan.target:
+            plan = self._take_back(lane, plan, self._recall)
         if lane.seat in plan.forward:
             self._runner.commit(
                 norm=float_of(plan.norm_words[lane.seat]), is_applied=plan.is_applied[lane.seat]
@@ -459,10 +479,29 @@ class Formation:
         self._is_newcomer = False
         return plan.kept_deal
 
+    def _take_back(self, lane: Lane, plan: Alignment, recall: Recall) -> Alignment:
+        """The members' memory holds a newer state than anybody who is left: all take it, or the disk's, if they can."""
+        state = self._state
+        recalled = recall.recall(lane.generation.number, lambda: lane.broken_because is not None)
+        steps = lane.gather(np.array([recalled.step], dtype=np.int64))[:, 0].tolist()
+        is_taken = min(steps) == max(steps) > plan.target and recalled.image is not None
+        if is_taken and recalled.image is not None:
+            state.restore(recalled.image.state())
+        elif plan.target == 0 and not self._load_older():
+            logger.warning("no state of the run is left, neither in members nor on a disk")
+        self._runner.forget()
+        self.note_deal(0, -1)
+        plan = align(self._gather(lane))
+        if plan.target == 0:
+            raise RunFailed("every copy of the state is lost, and there is no checkpoint to go on from")
+        return plan
+
     def _gather(self, lane: Lane) -> list[Report]:
         report = self._runner.report(
             is_newcomer=self._is_newcomer, deal_seats=self.deal_seats, deal_seat=self.deal_seat
         )
+        if self._recall is not None:
+            report = replace(report, memory_step=self._recall.newest_step)
         row = report.to_row()
         return [Report.from_row(values) for values in lane.gather(row).tolist()]
 
@@ -525,13 +564,24 @@ def _is_same_seat(old: Generation | None, new: Generation, own_id: str) -> bool:
 def _suspects(error: BaseException, generation: Generation, own_id: str) -> list[str]:
     """Members that an error and its causes name; lanes call them by their seats."""
     found: list[str] = []
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
+    for link in _causes(error):
         for match in STEP_WORDS.finditer(f"{getattr(link, 'peer', '')} {link}"):
             seat = int(match.group(1))
             if seat < len(generation.seats):
                 found.append(generation.seats[seat].member_id)
-        link = link.__cause__
     return [member_id for member_id in dict.fromkeys(found) if member_id != own_id]
+
+
+def _is_late(error: BaseException) -> bool:
+    """Whether nothing has failed, but somebody's part did not come in time."""
+    return any(isinstance(link, WaitTimeout) for link in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and what led to it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__

@@ -19,13 +19,13 @@ from farstep.collectives.transport import Endpoint, Store
 from farstep.collectives.vector import Vector
 from farstep.membership import Generation
 
-__all__ = ["Lane"]
+__all__ = ["BreakableStore", "Lane"]
 
 STORE_SLICE_S = 0.02
 """How often a wait for another member's address looks whether the generation is over already."""
 
 
-class _BreakableStore:
+class BreakableStore:
     """A store whose waits end when the lane is aborted, or the run has ended."""
 
     def __init__(self, store: Store, is_over: threading.Event, look: Callable[[], None]) -> None:
@@ -34,9 +34,11 @@ class _BreakableStore:
         self._look = look
 
     def set(self, key: str, value: bytes) -> None:
+        """Publishes a value."""
         self._store.set(key, value)
 
     def get(self, key: str, timeout_s: float) -> bytes:
+        """Waits for a value; raises TimeoutError when it is over."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
@@ -85,7 +87,7 @@ class Lane:
             endpoint,
             rank=seat,
             size=self.num_seats,
-            store=_BreakableStore(store, self._is_over, self._look),
+            store=BreakableStore(store, self._is_over, self._look),
             name=f"{generation.run_id}/g{generation.number}/lane{index}",
             sites=sites if len(set(sites)) > 1 else None,
             settings=CommunicatorSettings(timeout_s=timeout_s),

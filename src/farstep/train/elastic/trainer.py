@@ -12,16 +12,19 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from farstep.membership.beacon import Beacon
 from farstep.train.elastic.alignment import KeptDeal
 from farstep.train.elastic.figures import StepFigures
 from farstep.train.elastic.formation import Formation, Regrouped
 from farstep.train.elastic.options import Synchronous
+from farstep.train.elastic.recall import Recall
 from farstep.train.elastic.seams import CheckpointPort, Place, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import Closure, StepBroken, StepRunner, Vote
 from farstep.train.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
+    from farstep.train.checkpoint.memory import PeerMemory
     from farstep.train.run import Run
 
 __all__ = ["StepReport", "Trainer"]
@@ -92,6 +95,8 @@ class Trainer:
         clip_norm: the gradient of a step is scaled down to this norm.
         seed: of the random numbers that steps draw: each step of each seat starts from its own.
         checkpoint: writes the state now and then, and is where a new run starts from.
+        memory: keeps the state in the memory of all seats and spares now and then, in shards of which some may be
+            lost; the newest one is taken back when nobody is left with a newer state. The same on all members.
 
     Attributes:
         report: the last step; None before the first.
@@ -112,6 +117,7 @@ class Trainer:
         clip_norm: float | None = None,
         seed: int = 0,
         checkpoint: CheckpointPort | None = None,
+        memory: PeerMemory | None = None,
     ) -> None:
         self.policy = policy if policy is not None else Synchronous()
         self.report: StepReport | None = None
@@ -129,11 +135,14 @@ class Trainer:
         self._inner = run.inner
         if self._inner.size > 1:
             _check_is_shared(model)
-        self._runner = StepRunner(self._state, self._inner)
+        self._runner = StepRunner(self._state, self._inner, Beacon(self.policy.stall_s))
         self._figures = StepFigures(run.endpoint)
         self._wants_end = False
         self._is_formed = False
         run.bind(self)
+        self._recall: Recall | None = None
+        if memory is not None and not run.is_replay:
+            self._recall = Recall(memory, run.endpoint, self._state, lane=self._inner.rank)
         self._formation = Formation(
             run.link,
             run.endpoint,
@@ -142,7 +151,9 @@ class Trainer:
             lane_index=self._inner.rank,
             thresholds=Thresholds(),
             step_deadline_s=self.policy.step_deadline_s,
-            make_healing=run.healing_factory(self._state),
+            make_healing=run.healing_factory(self._state, self._recall),
+            recall=self._recall,
+            load_older=self._load_older,
         )
 
     # -- facts ----------------------------------------------------------------------------------------
@@ -200,6 +211,7 @@ class Trainer:
         if self._formation.lane is None:
             self.ready()
         stalled_ms, attempts = 0.0, 0
+        self._runner.beacon.begin_step()
         while True:
             attempts += 1
             self._note_deal(can_redeal=batch is not _NOTHING)
@@ -216,8 +228,10 @@ class Trainer:
                 self._idle_as_needed(regrouped)
                 return self._missed(began_ns, stalled_ms, attempts)
             batch = self._deal_again(regrouped, batch)
+        self._runner.beacon.end_step()
         self._tell(began_ns, stalled_ms, attempts)
-        self._boundary(vote)
+        with self._runner.beacon.resting():
+            self._boundary(vote)
         return self._state.loss
 
     def ready(self) -> None:
@@ -251,6 +265,10 @@ class Trainer:
         is_under_way = current is not None and current.number > 1
         if not any(row[0] for row in self._inner.gather([float(is_under_way)])):
             checkpoint.load_newest(self._state)
+
+    def _load_older(self) -> bool:
+        """Every newer state is lost: loads the newest checkpoint there is."""
+        return self._checkpoint is not None and self._checkpoint.load_newest(self._state)
 
     def _try(self, closures: Sequence[Closure]) -> Vote:
         """Runs one attempt at the next step, up to the commit."""
@@ -375,6 +393,8 @@ class Trainer:
         step = self._state.committed
         if formation.healing is not None:
             formation.healing.at_boundary(step)
+        if self._recall is not None:
+            self._recall.at_boundary(step)
         lane = formation.lane
         if self._checkpoint is not None and lane is not None:
             self._checkpoint.at_boundary(step, self._state, is_writer=lane.seat == 0)

@@ -29,6 +29,8 @@ TICK_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
 NO_ANSWER_S = 1.0
 """Those who wait for a member to catch up have other means if it reaches nobody for so long."""
+ALONE_S = 1.0
+"""Without any source for so long, a member that holds part of a memory checkpoint offers that instead of a state."""
 COMPLAIN_S = 10.0
 """Pause between two messages that nobody can give the state."""
 
@@ -46,6 +48,8 @@ class Healing:
         run_id: names the run.
         settings: rates, bounds and timeouts.
         lane: which part of a replica group's state this is.
+        held_step: step of the newest memory checkpoint of which this member holds a part, -1 for none; with one it
+            is of use in a seat even when nobody is left to give it a state.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Healing:
         run_id: str,
         settings: HealingSettings | None = None,
         lane: int = 0,
+        held_step: Callable[[], int] | None = None,
     ) -> None:
         self.settings = settings or HealingSettings()
         self._membership = membership
@@ -64,6 +69,8 @@ class Healing:
         self._adapter = adapter
         self._run_id = run_id
         self._lane = lane
+        self._held_step = held_step
+        self._has_offered = False
         chosen = self.settings
         self._kept = SnapshotStore(
             adapter,
@@ -306,13 +313,15 @@ class Healing:
         return spares.index(own_id) if own_id in spares else len(spares)
 
     def _pull(self, crew: Crew, feed: GradientFeed, is_done: Callable[[], bool]) -> None:
-        complained_s = time.monotonic()
+        complained_s = alone_s = time.monotonic()
 
         def is_cancelled() -> bool:
-            nonlocal complained_s
+            nonlocal complained_s, alone_s
             if self._has_sources():
-                complained_s = time.monotonic()
-            elif time.monotonic() - complained_s > COMPLAIN_S:
+                complained_s = alone_s = time.monotonic()
+            elif time.monotonic() - alone_s > ALONE_S:
+                self._offer_memory()
+            if not self._has_sources() and time.monotonic() - complained_s > COMPLAIN_S:
                 complained_s = time.monotonic()
                 self._complain(crew)
             return self._is_over(is_done)
@@ -348,6 +357,13 @@ class Healing:
                 lost=report.num_lost,
                 rejected=report.num_rejected,
             )
+
+    def _offer_memory(self) -> None:
+        """Asks for a seat without a state: the members' memory may hold the newest one that is left."""
+        step = self._held_step() if self._held_step is not None else -1
+        if step >= 0 and not self._has_offered:
+            self._has_offered = True
+            self._membership.announce_ready(step)
 
     def _complain(self, crew: Crew) -> None:
         reason = crew.describe()

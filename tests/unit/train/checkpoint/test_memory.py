@@ -321,3 +321,31 @@ def test_one_member_alone_has_no_peers(group: Group) -> None:
     assert "nothing would survive its loss" in str(error)
     with pytest.raises(CheckpointError, match="keep is 1"):
         PeerMemory(keep=1)
+
+
+@pytest.mark.parametrize("having", [(0,), (0, 1), (1, 3)])
+def test_members_without_the_state_hold_shards_of_it_all_the_same(having: tuple[int, ...]) -> None:
+    group, members = Group(), [Member(number, "3-of-5") for number in range(5)]
+    domains = [member.domain for member in members]
+
+    def protect(member: Member, communicator: Communicator) -> Tolerance:
+        image = image_of(7) if communicator.rank in having else None
+        meta = {"of": 7} if image is not None else None
+        return member.memory.protect(communicator, domains, 7, image, meta)
+
+    (survived,) = set(group.call(members, protect))
+    assert survived.members == 2
+    assert [member.memory.newest_step for member in members] == [7] * 5
+    left = [member for number, member in enumerate(members) if number not in having] + [Member(9, "3-of-5")]
+    assert group.call(left, lambda member, line: member.memory.newest_whole(line)) == [7] * len(left)
+    restored = group.restore(left)
+    assert all(one.step == 7 and one.meta == {"of": 7} for one in restored)
+    assert all(np.array_equal(one.image, image_of(7)) for one in restored)
+
+
+def test_an_image_that_nobody_has_is_named() -> None:
+    group, members = Group(), [Member(number, "copies:2") for number in range(2)]
+    domains = [member.domain for member in members]
+    errors = group.call(members, lambda member, line: member.memory.protect(line, domains, 3, None))
+    assert all("no member has the image of step 3" in str(error) for error in errors)
+    assert group.call(members, lambda member, line: member.memory.newest_whole(line)) == [None, None]
