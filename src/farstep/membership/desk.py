@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from farstep.membership import messages as wire
+from farstep.membership.beacon import Lamp
 from farstep.membership.errors import (
     Evicted,
     GenerationOver,
@@ -279,8 +280,19 @@ class Desk:
 
     # ---- what this member says ----
 
+    def watch(self, lamp: Lamp) -> None:
+        """Has every heartbeat say whether the training thread is stuck."""
+        with self._changed:
+            self._core.lamp = lamp
+
     def report_failure(
-        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
+        self,
+        generation: int,
+        suspects: Sequence[str],
+        reason: str,
+        *,
+        evict: bool = False,
+        late: bool = False,
     ) -> None:
         """Says that a step of `generation` failed.
 
@@ -289,6 +301,7 @@ class Desk:
             suspects: identities or names of those that seem to be the cause, if anybody does.
             reason: one line for people.
             evict: the suspects hold wrong state; they are evicted if most other seats say so too.
+            late: somebody's part of the step did not come in time; who is stuck, if one is, is evicted at once.
         """
         with self._changed:
             latest = self._core.generation
@@ -297,7 +310,7 @@ class Desk:
                 members = (*latest.seats, *latest.spares) if latest else ()
                 ids += [info.member_id for info in members if suspect in (info.member_id, info.name)]
             report = wire.FailureReport(
-                generation=generation, suspects=tuple(ids), reason=reason[:2000], evict=evict
+                generation=generation, suspects=tuple(ids), reason=reason[:2000], evict=evict, late=late
             )
             self._core.report_failure(report)
             self._wake()
@@ -380,7 +393,9 @@ class Desk:
             if self._is_closed:
                 raise MembershipClosed(f"{self.member.name}: this membership was closed")
             self.member = self.member.reborn()
+            lamp = self._core.lamp
             self._core = MemberCore(self.member, self._core.run, wants or self._core.wants)
+            self._core.lamp = lamp
             self._drain_reason = None
             self._fatal = None
             self._void = None

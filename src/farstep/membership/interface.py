@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from farstep.membership.beacon import Lamp
 from farstep.membership.records import Generation, MemberInfo, Wants
 
 __all__ = ["Membership", "MembershipStore"]
@@ -54,10 +55,19 @@ class Membership(Protocol):
     def store(self, scope: str, generation: int | None = None) -> MembershipStore:
         """Returns the values published under `scope`; waiting ends when `generation` is over."""
 
+    def watch(self, lamp: Lamp) -> None:
+        """Has every heartbeat say whether the training thread is stuck."""
+
     def report_failure(
-        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
+        self,
+        generation: int,
+        suspects: Sequence[str],
+        reason: str,
+        *,
+        evict: bool = False,
+        late: bool = False,
     ) -> None:
-        """Says that a step failed; `evict`: the suspects hold wrong state."""
+        """Says that a step failed; `evict`: the suspects hold wrong state; `late`: a part did not come in time."""
 
     def report_progress(self, step: int, figures: Mapping[str, float] | None = None, **more: float) -> None:
         """Notes the number of committed steps; the newest travels with the heartbeat."""

@@ -49,7 +49,7 @@ class LocalMembership(Desk):
 
     def close(self) -> None:
         """Ends this membership for good; the run goes on without it."""
-        if threading.current_thread() is not self._hub.thread:
+        if threading.current_thread() is not self._hub.thread and self._hub.serves(self):
             self._await_end()
         with self._changed:
             if self._is_closed:
@@ -183,6 +183,11 @@ class LocalHub:
         with self._lock:
             self._members.append(membership)
         self.poke()
+
+    def serves(self, membership: LocalMembership) -> bool:
+        """Whether a member has a line, or gets one as soon as there is a coordinator."""
+        with self._lock:
+            return membership in self._members and not self._is_closing
 
     def close(self) -> None:
         """Ends the hub; members are left as without a coordinator."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from farstep.membership import messages as wire
 from farstep.membership.acceptor import Acceptor, TwoHistories
+from farstep.membership.beacon import Lamp
 from farstep.membership.process import has_exited
 from farstep.membership.records import TEXT_CHARACTERS_MAX, Generation, MemberInfo, Record, Wants
 
@@ -109,6 +110,7 @@ class MemberCore:
     Attributes:
         was_member: whether it has ever been part of a generation.
         waiting: what the coordinator waits for, in words.
+        lamp: tells whether the training thread moves.
         is_lonely: the coordinator sees too few voters to decide anything.
         is_welcome: a coordinator has answered the hello on the current connection.
     """
@@ -138,6 +140,7 @@ class MemberCore:
         self.leaving: str | None = None
         self.step: int | None = None
         self.figures: dict[str, float] = {}
+        self.lamp: Lamp | None = None
         self.rtt_ns: int | None = None
         self.outbox: list[Record] = []
         self.notices: list[Notice] = []
@@ -199,7 +202,11 @@ class MemberCore:
             self._sent_ns.clear()
         self._sent_ns[self._sequence] = now_ns
         return wire.Heartbeat(
-            sequence=self._sequence, rtt_ns=self.rtt_ns, step=self.step, figures=self.figures
+            sequence=self._sequence,
+            rtt_ns=self.rtt_ns,
+            step=self.step,
+            figures=self.figures,
+            stuck_ns=self.lamp.stuck_ns(now_ns) if self.lamp is not None else None,
         )
 
     def disconnected(self) -> None:

@@ -37,7 +37,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 MESSAGE_BYTES_MAX = 1 << 20
 """Longest message; the longest sent, a generation of a few hundred members, stays below a third of it."""
@@ -127,6 +127,9 @@ class Heartbeat(Record):
     """Round-trip time that the member measured last."""
     step: Count | None = None
     figures: Figures = Field(default_factory=dict)
+    stuck_ns: Count | None = None
+    """For how long the training thread has been at work of its own beyond what that may take; None: it moves, or
+    waits for others."""
 
 
 class Promise(Record):
@@ -179,6 +182,8 @@ class FailureReport(Record):
     reason: Text = ""
     evict: bool = False
     """The suspects hold wrong state: evict them if most others say so too."""
+    late: bool = False
+    """The step did not fail: somebody's part of it did not come in time."""
 
 
 class Ready(Record):

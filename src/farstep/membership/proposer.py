@@ -192,6 +192,9 @@ class Proposer(Succession):
             item.joined_ns = now_ns
         for member_id in hello.certified:
             self._accept_certificate(item, member_id, now_ns)
+        if item.leaving is not None and hello.leaving is None:
+            # Said when its line was down. It has to know before it hears of a generation without it.
+            self._effects.append(Send(link, wire.Drain(reason=item.leaving)))
         self._effects.append(
             Send(
                 link,
@@ -314,6 +317,7 @@ class Proposer(Succession):
     def _(self, message: wire.Heartbeat, item: Attendance, now_ns: int) -> None:
         if message.rtt_ns is not None:
             item.rtt_ns = message.rtt_ns
+        item.stuck_ns = message.stuck_ns
         if message.step is not None:
             item.step = message.step
             if self.generation is not None and self.generation.seat_of(item.member_id) is not None:
@@ -355,6 +359,8 @@ class Proposer(Succession):
             "failure_report", item, generation=message.generation, suspects=suspects, reason=message.reason
         )
         self._convict()
+        if message.late:
+            self._convict_stuck(now_ns)
 
     @_handle.register
     def _(self, message: wire.Ready, item: Attendance, now_ns: int) -> None:

@@ -54,6 +54,8 @@ class Attendance:
     step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     rtt_ns: int | None = None
+    stuck_ns: int | None = None
+    """For how long its training thread has been stuck, as it said last."""
     event_serial: int = 0
     leaving: str | None = None
     evicted: str | None = None
@@ -114,6 +116,7 @@ class Roster:
         item.info = hello.info
         item.wants = hello.wants
         item.link = link
+        item.stuck_ns = None
         item.last_heard_ns = item.arrived_ns = now_ns
         item.ready_step = hello.ready_step
         item.was_member = item.was_member or hello.was_member

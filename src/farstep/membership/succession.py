@@ -204,6 +204,30 @@ class Succession:
             item.evicted = verdict[1]
             self._note("evict", item, reason=verdict[1])
 
+    def _convict_stuck(self, now_ns: int) -> None:
+        """Gives up the one seat whose training thread is stuck while all others wait; trying again would not help."""
+        base = self.generation
+        assert base is not None
+        here = [item for info in base.seats if (item := self.roster.get(info.member_id)) is not None]
+        stuck = [item for item in here if item.stuck_ns is not None and not self.roster.is_gone(item, now_ns)]
+        people = self.roster.people(base, now_ns).values()
+        has_heir = any(
+            person.is_ready
+            and person.standing is Standing.HERE
+            and base.seat_of(person.info.member_id) is None
+            for person in people
+        )
+        num_left = len(base.seats) - 1
+        can_go_on = has_heir or (num_left >= self.config.min_groups and not self.config.fixed_seats)
+        if len(stuck) != 1 or not can_go_on:
+            return
+        item = stuck[0]
+        beyond_s = (item.stuck_ns or 0) / 1e9
+        item.evicted = (
+            f"its part of a step did not come and its training thread is stuck, since {beyond_s:.1f} s"
+        )
+        self._note("evict", item, reason=item.evicted)
+
     def _form(self, now_ns: int) -> None:
         """Makes generation 1 once enough members are there. Nobody else can: the run's number is new."""
         people = [

@@ -304,6 +304,20 @@ def test_newcomer_gets_a_seat_only_when_it_is_ready():
     assert newcomer.generation.seats[3].name == "n-0"
 
 
+def test_drain_that_was_lost_on_the_way_is_told_before_the_generation_without_the_member():
+    """Else it would take itself for one that was given up, and come back."""
+    world = run_of(3)
+    drained = world.members[2]
+    world.cut(drained, 0, up=False)
+    world.places[0].proposer.drain("m-2", "the host goes down", world.now_ns)
+    world.run_until(lambda: world.agree(world.members[:2]), 3.0)
+    assert drained.core.leaving is None
+    world.run(1.5)
+    world.heal()
+    world.run_until(lambda: drained.was_evicted, 2.0)
+    assert drained.left_for == "the host goes down"
+
+
 def test_leaver_is_planned_out():
     world = run_of(3)
     world.members[1].core.leave("maintenance")

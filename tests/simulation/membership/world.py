@@ -88,6 +88,8 @@ class Member:
     num_lonely: int = 0
     connected_ns: int = 0
     was_evicted: bool = False
+    left_for: str | None = None
+    """Why it had to leave, as it knew when it learned that a generation is without it."""
     is_told: bool = False
     """It knows that the run has ended."""
     comes_back: bool = False
@@ -470,6 +472,8 @@ class World:
                 assert not member.was_evicted or member.core.is_evicted, f"{member.name} came back"
                 if member.core.is_evicted and not member.was_evicted and member.comes_back:
                     self.at(self.draw.randint(0, 50 * MS), lambda: self._renew(member))
+                if member.core.is_evicted and not member.was_evicted:
+                    member.left_for = member.core.leaving
                 member.was_evicted = member.was_evicted or member.core.is_evicted
                 member.committed_ns[notice.generation.number] = self.now_ns
             if isinstance(notice, EndNotice):

@@ -137,6 +137,53 @@ def test_wrong_state_is_evicted_at_once_if_most_others_say_so(hub):
     assert "2 of the others say: state differs" in members[0].current().reason
 
 
+class Lamp:
+    """Says that a thread is stuck."""
+
+    def stuck_ns(self, now_ns: int) -> int:
+        return 5_000_000_000
+
+
+def make_stuck(hub, *members):
+    for member in members:
+        member.watch(Lamp())
+    ids = {member.member.member_id for member in members}
+    until(lambda: {p.member_id for p in hub.command(lambda p, now: p.people()) if p.stuck_ns} == ids)
+
+
+def test_one_that_is_stuck_is_given_up_at_the_first_late_report(hub):
+    members = three(hub)
+    make_stuck(hub, members[1])
+    members[0].report_failure(1, ["m-2"], "waiting for rank 2", late=True)
+    generation = members[0].wait_generation(1, 5)
+    assert seats(generation) == ["m-0", "m-2"]
+    assert generation.is_urgent
+    assert "its training thread is stuck, since 5.0 s" in generation.reason
+    with pytest.raises(Evicted):
+        members[1].wait_generation(1, 5)
+
+
+@pytest.mark.parametrize("case", ["two are", "nothing was late", "too few would be left"])
+def test_nobody_is_given_up_as_stuck_if(case):
+    config = QUICK.model_copy(update={"min_groups": 3} if case == "too few would be left" else {})
+    with LocalHub(config) as hub:
+        members = three(hub)
+        make_stuck(hub, *(members[1:] if case == "two are" else members[1:2]))
+        members[0].report_failure(1, [], "x", late=case != "nothing was late")
+        assert seats(members[0].wait_generation(1, 5)) == ["m-0", "m-1", "m-2"]
+
+
+def test_a_spare_takes_over_from_one_that_is_stuck():
+    with LocalHub(QUICK.model_copy(update={"min_groups": 3, "spares": 1})) as hub:
+        members = three(hub)
+        spare = hub.join("s-0", wants="spare")
+        spare.announce_ready(3)
+        assert members[0].wait_generation(1, 5).spares
+        make_stuck(hub, members[1])
+        members[0].report_failure(2, [], "x", late=True)
+        assert seats(members[0].wait_generation(2, 5)) == ["m-0", "s-0", "m-2"]
+
+
 def test_late_reports_about_the_past_change_nothing(hub):
     members = three(hub)
     hub.kill(members[2])

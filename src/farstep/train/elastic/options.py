@@ -29,7 +29,12 @@ class Synchronous:
         refused_steps_max: so many steps in a row without a finite gradient end the run: it has diverged.
         step_deadline_s: a member whose part of a step does not come within this long after everybody else's is
             reported as failed. Only for workers that hang while their process lives and answers; a process that dies
-            is noticed at once and one that is stopped within the coordinator's silence limit.
+            is noticed at once and one that is stopped within the coordinator's silence limit. It must be longer than
+            what one member alone may do while the others wait: an evaluation, a compiler.
+        stall_s: a member whose training thread has been at work of its own for longer than this, ten times the usual
+            work of a step, and between two steps three times its longest pause so far, is stuck. When the step
+            deadline passes and exactly one is, it is given up at once instead of after three more attempts; the first
+            three steps are exempt. `math.inf`: nobody is ever taken for stuck.
     """
 
     batch: Literal["global", "per_group"] = "global"
@@ -38,6 +43,7 @@ class Synchronous:
     skip_not_finite: bool = True
     refused_steps_max: int = 10
     step_deadline_s: float = 120.0
+    stall_s: float = 2.0
 
     def __post_init__(self) -> None:
         if self.batch not in _BATCHES:
@@ -50,6 +56,8 @@ class Synchronous:
             raise ConfigError(f"refused_steps_max is {self.refused_steps_max}; it must be at least 1")
         if not self.step_deadline_s > 0:
             raise ConfigError(f"step_deadline_s is {self.step_deadline_s}; it must be above 0")
+        if not self.stall_s > 0:
+            raise ConfigError(f"stall_s is {self.stall_s}; it must be above 0")
 
     def lr_factor(self, samples: int, reference_samples: int) -> float:
         """What the learning rate of a step is multiplied by.

@@ -17,6 +17,7 @@ from farstep.membership import (
     MembershipTimeout,
     RunEnded,
 )
+from farstep.membership.beacon import Lamp
 from farstep.train.elastic.inner import Line, TogetherInside
 from farstep.train.elastic.seams import InnerRankLost
 
@@ -24,6 +25,9 @@ __all__ = ["MembershipRelay", "RelayedMembership"]
 
 REBORN_TIMEOUT_S = 60.0
 """Longest wait for rank 0 to come back under a new identity after an eviction."""
+
+LOOK_S = 0.2
+"""How often a rank looks whether its training thread is stuck."""
 
 STORE_SLICE_S = 1.0
 """Rank 0 waits for an entry of the store so long at a time."""
@@ -43,6 +47,8 @@ class MembershipRelay:
         self._lock = threading.Lock()
         self._on_drain: list[Callable[[str], None]] = []
         self._drain_reason: str | None = None
+        self._lamp: Lamp | None = None
+        self._stuck_ns: dict[int, int] = {}
 
     def wrap(self, membership: Any) -> RelayingMembership:
         """Takes a new incarnation's membership into use."""
@@ -87,6 +93,16 @@ class MembershipRelay:
         if reason is not None:
             callback(reason)
 
+    def watch(self, lamp: Lamp) -> None:
+        """The group is stuck if any of its ranks is."""
+        self._lamp = lamp
+        self._membership.watch(self)
+
+    def stuck_ns(self, now_ns: int) -> int | None:
+        """Returns for how long the training thread of some rank has been stuck."""
+        own_ns = self._lamp.stuck_ns(now_ns) if self._lamp is not None else None
+        return max([*list(self._stuck_ns.values()), *([own_ns] if own_ns is not None else [])], default=None)
+
     def announce_ready(self, rank: int, step: int | None) -> None:
         """The group is ready once all its ranks are."""
         with self._lock:
@@ -107,7 +123,14 @@ class MembershipRelay:
             case "get":
                 threading.Thread(target=self._get, args=(line, message), daemon=True).start()
             case "report_failure":
-                membership.report_failure(message["generation"], message["suspects"], message["reason"])
+                membership.report_failure(
+                    message["generation"], message["suspects"], message["reason"], late=message["late"]
+                )
+            case "stuck":
+                if message["ns"] is None:
+                    self._stuck_ns.pop(line.peer, None)
+                else:
+                    self._stuck_ns[line.peer] = message["ns"]
             case "event":
                 membership.event(message["event"], **message["fields"])
             case "ready":
@@ -142,6 +165,10 @@ class RelayingMembership:
     def announce_ready(self, step: int | None) -> None:
         """Rank 0 holds the state."""
         self._relay.announce_ready(0, step)
+
+    def watch(self, lamp: Lamp) -> None:
+        """Has heartbeats say whether the training thread of any rank is stuck."""
+        self._relay.watch(lamp)
 
     def on_drain(self, callback: Callable[[str], None]) -> None:
         """Has a callback called with the reason when this group is to leave."""
@@ -183,6 +210,7 @@ class RelayedMembership:
     def __init__(self, inner: TogetherInside, state: RelayState) -> None:
         self._line = inner.lines[0]
         self._state = state
+        self._is_closed = threading.Event()
         self.member: MemberInfo = state.take_info()
 
     def current(self) -> Generation | None:
@@ -217,8 +245,26 @@ class RelayedMembership:
         """Values published under a scope."""
         return _RelayedStore(self._line, self._state, scope, generation)
 
+    def watch(self, lamp: Lamp) -> None:
+        """Tells rank 0 whether this rank's training thread is stuck."""
+        threading.Thread(target=self._look, args=(lamp,), name="farstep-beacon", daemon=True).start()
+
+    def _look(self, lamp: Lamp) -> None:
+        was_stuck = False
+        while not self._is_closed.wait(LOOK_S):
+            stuck_ns = lamp.stuck_ns(time.monotonic_ns())
+            if stuck_ns is not None or was_stuck:
+                self._line.send({"kind": "stuck", "ns": stuck_ns})
+            was_stuck = stuck_ns is not None
+
     def report_failure(
-        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
+        self,
+        generation: int,
+        suspects: Sequence[str],
+        reason: str,
+        *,
+        evict: bool = False,
+        late: bool = False,
     ) -> None:
         """Says that a step failed."""
         self._line.send(
@@ -227,6 +273,7 @@ class RelayedMembership:
                 "generation": generation,
                 "suspects": list(suspects),
                 "reason": reason,
+                "late": late,
             }
         )
 
@@ -262,7 +309,8 @@ class RelayedMembership:
             self._line.send({"kind": "leave", "reason": reason})
 
     def close(self) -> None:
-        """Nothing of its own to end."""
+        """Ends the look at this rank's thread."""
+        self._is_closed.set()
 
 
 class RelayState:

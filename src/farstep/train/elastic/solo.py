@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farstep.membership import Ballot, Evicted, Generation, MemberInfo, MembershipTimeout
+from farstep.membership.beacon import Lamp
 
 __all__ = ["SoloMembership"]
 
@@ -70,9 +71,10 @@ class SoloMembership:
         """A store of its own."""
         return _NoStore()
 
-    def report_failure(
-        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
-    ) -> None:
+    def watch(self, lamp: Lamp) -> None:
+        """Nobody to tell."""
+
+    def report_failure(self, generation: int, suspects: Sequence[str], reason: str, **options: bool) -> None:
         """Nobody to tell."""
 
     def report_progress(self, step: int, figures: Mapping[str, float] | None = None, **more: float) -> None:

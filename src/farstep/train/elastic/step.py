@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from farstep.engine import EngineError
+from farstep.membership.beacon import Beacon
 from farstep.train.elastic.alignment import Report, float_of, word_of
 from farstep.train.elastic.gradients import Bucket
 from farstep.train.elastic.inner import InnerRanks
@@ -66,16 +67,19 @@ class StepRunner:
     Args:
         state: the replica.
         inner: the ranks that share it.
+        beacon: shows what this thread is at.
 
     Attributes:
+        beacon: as given.
         waited_ns: time the last attempt spent waiting for the network.
         last_counts: samples per seat of the last committed step.
         healing: is told every committed gradient, if there is one.
     """
 
-    def __init__(self, state: ReplicaState, inner: InnerRanks) -> None:
+    def __init__(self, state: ReplicaState, inner: InnerRanks, beacon: Beacon | None = None) -> None:
         self._state = state
         self._inner = inner
+        self.beacon = beacon if beacon is not None else Beacon()
         self._attempt_generation = 0
         self._is_prepared = False
         self._may_apply = False
@@ -163,13 +167,15 @@ class StepRunner:
         began_ns = time.monotonic_ns()
         failure: EngineError | None = None
         try:
-            lane.wait_all()
+            with self.beacon.resting():
+                lane.wait_all()
         except EngineError as error:
             failure = error
         gradients = self._state.gradients
         loss = float(gradients.extra[LOSS_INDEX])
         square_sum = gradients.square_sum() if failure is None else 0.0
-        rows = self._inner.gather([float(failure is None), square_sum, loss])
+        with self.beacon.resting():
+            rows = self._inner.gather([float(failure is None), square_sum, loss])
         if failure is not None or not all(row[0] for row in rows):
             cause = str(failure) if failure is not None else "another rank of this replica group was cut off"
             raise StepBroken(
@@ -196,14 +202,16 @@ class StepRunner:
         """
         began_ns = time.monotonic_ns()
         if self._inner.size > 1:
-            rows = self._inner.gather([float(goes_on), float(planned), float(must_go)])
+            with self.beacon.resting():
+                rows = self._inner.gather([float(goes_on), float(planned), float(must_go)])
             goes_on = all(row[0] for row in rows)
             planned = int(min(row[1] for row in rows))
             must_go = any(row[2] for row in rows)
         words = self._words
         words[:] = (self._may_apply, goes_on, planned, word_of(self._norm))
         try:
-            lane.minimum(words)
+            with self.beacon.resting():
+                lane.minimum(words)
         except EngineError as error:
             raise StepBroken(str(error), is_own_finding=lane.broken_because is None) from error
         self.waited_ns += time.monotonic_ns() - began_ns

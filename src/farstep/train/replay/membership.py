@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from farstep.membership import Ballot, Generation, MemberInfo, MembershipTimeout, RunEnded
+from farstep.membership.beacon import Lamp
 from farstep.train.replay.plan import ReplayPlan
 
 __all__ = ["ENVIRONMENT", "ReplayMembership", "is_replay"]
@@ -157,9 +158,10 @@ class ReplayMembership:
         if finished:
             self._ended.touch()
 
-    def report_failure(
-        self, generation: int, suspects: Sequence[str], reason: str, *, evict: bool = False
-    ) -> None:
+    def watch(self, lamp: Lamp) -> None:
+        """Nobody to tell."""
+
+    def report_failure(self, generation: int, suspects: Sequence[str], reason: str, **options: bool) -> None:
         """Nobody to tell: in a replay nothing may fail."""
 
     def announce_ready(self, step: int | None) -> None:
