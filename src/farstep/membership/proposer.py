@@ -88,6 +88,8 @@ class Proposer(Succession):
 
     def _feel_pause(self, now_ns: int) -> None:
         """Notices that this process was stopped, before it blames anybody for silence."""
+        if self._last_tick_ns is None:
+            self._last_tick_ns = self._started_ns = now_ns
         pause_ns = now_ns - self._last_tick_ns - self.wait_ns()
         if pause_ns > PAUSE_NS:
             self._last_tick_ns = now_ns

@@ -65,7 +65,7 @@ class Succession:
         self.name = name or secrets.token_hex(8)
         self._draw = random.Random(secrets.randbits(64) if seed is None else seed)
         self._started_ns = now_ns
-        self._last_tick_ns = now_ns
+        self._last_tick_ns: int | None = None  # nobody was served before the first
         self.generation: Generation | None = None
         self.waiting: str | None = None
         self.ended: str | None = None
