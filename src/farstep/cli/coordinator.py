@@ -135,7 +135,9 @@ def _is_loopback(host: str) -> bool:
 
 def certificates(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files.")],
-    name: Annotated[list[str] | None, typer.Option(help="A replica group; repeatable.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A replica group, or PREFIX* for any; repeatable.")
+    ] = None,
     operator: Annotated[list[str] | None, typer.Option(help="Who may drain and evict; repeatable.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of a coordinator, for browsers; repeatable.")

@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from farstep.coordinator.certificates import covers
 from farstep.membership import messages as wire
 from farstep.membership.effects import AskKernel, Hangup, Note, Send
 from farstep.membership.process import has_exited
@@ -42,8 +43,9 @@ _log = logging.getLogger("farstep.coordinator")
 class _Line:
     """The way to one member: a queue and the task that empties it."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, certified: str | None) -> None:
         self.socket = socket
+        self.certified = certified
         self.outbox: deque[str] = deque()
         self.num_characters = 0
         self.has_mail = asyncio.Event()
@@ -132,14 +134,19 @@ class Coordinator:
         self._carry_out()
         return result
 
-    async def serve(self, socket: WebSocket) -> None:
-        """Talks to one member until its line ends."""
+    async def serve(self, socket: WebSocket, certified: str | None = None) -> None:
+        """Talks to one member until its line ends.
+
+        Args:
+            socket: the line.
+            certified: name in the member's certificate; None where there are none.
+        """
         if len(self._lines) >= LINES_MAX:
             await socket.close(1013, "too many connections")
             return
         await socket.accept()
         link = next(self._numbers)
-        line = self._lines[link] = _Line(socket)
+        line = self._lines[link] = _Line(socket, certified)
         writer = asyncio.create_task(line.write())
         line.reader = asyncio.current_task()
         absence = Absence.LOST
@@ -165,10 +172,19 @@ class Coordinator:
                 with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
                     await line.socket.close(1008, str(error)[:100])
                 return Absence.LOST
+            if isinstance(message, wire.Hello) and (refusal := _refusal(line.certified, message)) is not None:
+                await self._refuse(line, message.info.name, refusal)
+                return Absence.LOST
             self.proposer.on_message(link, message, time.monotonic_ns())
             self._carry_out()
             text = await self._next_text(line, None)
         return line.absence
+
+    async def _refuse(self, line: _Line, name: str, reason: str) -> None:
+        self._tell(Note("refused", {"reason": reason}, name))
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+            await line.socket.send_text(wire.encode(wire.Refused(reason=reason, is_final=True)))
+            await line.socket.close(wire.CLOSE_REFUSED, reason[:100])
 
     async def _next_text(self, line: _Line, timeout_s: float | None) -> str | None:
         """Returns what the member says next; None once the line has ended, `line.absence` says how."""
@@ -239,6 +255,17 @@ class Coordinator:
                 listener(note)
             except Exception:
                 _log.exception("a listener of the coordinator failed on %s", note.kind)
+
+
+def _refusal(certified: str | None, hello: wire.Hello) -> str | None:
+    """Says why a member may not take part under its name; None if it may."""
+    name = hello.info.name
+    if certified is None or covers(certified, name, is_observer=hello.wants == "observer"):
+        return None
+    return (
+        f"the certificate of {certified} is not for {name}; "
+        f"`farstep certificates DIR --name {name}` makes one that is, `--name 'PREFIX*'` one for several names"
+    )
 
 
 def _peer(socket: WebSocket) -> str:

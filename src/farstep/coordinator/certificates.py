@@ -1,7 +1,8 @@
 """Makes the certificates of a run: one authority, and one certificate for each participant.
 
 A participant's role stands in its certificate, signed by the authority: a member can take part in training but
-not command it, an operator can command but not take part. Keys are written readable by their owner alone.
+not command it, an operator can command but not take part. A member takes part under the name in its certificate
+alone, or, if that ends with `*`, under any name that begins like it. Keys are written readable by their owner alone.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from farstep.membership.tls import COORDINATOR_NAME
+from farstep.membership.tls import COORDINATOR_NAME, file_stem
 
-__all__ = ["Certificate", "CertificateError", "PeerRole", "make_certificates", "role_of"]
+__all__ = ["Certificate", "CertificateError", "PeerRole", "covers", "make_certificates", "role_of"]
 
 VALID_DAYS = 397
 """Browsers refuse certificates that are valid for longer."""
@@ -32,6 +33,13 @@ CLOCK_SKEW = datetime.timedelta(hours=1)
 """Certificates count from so long ago, since clocks of sites differ."""
 
 AUTHORITY = "ca"
+
+AGENT_SUFFIX = ".agent"
+"""The observer that stands beside a replica group (`farstep join`) has its name and this."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ANY_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})?\*")
+"""Every name with this beginning; a certificate for replica groups whose names are not known beforehand."""
 
 
 class CertificateError(ValueError):
@@ -73,7 +81,8 @@ def make_certificates(
 
     Args:
         directory: where they go; made if missing.
-        names: replica groups; the coordinator's is always made.
+        names: replica groups; the coordinator's is always made. One that ends with `*` is for all names that begin
+            like it; its files have an `@` in place of the star.
         operators: people or tools that may drain, evict and override.
         hosts: names and addresses under which browsers reach coordinators; members do not look at them.
         valid_days: lifetime in days; nothing outlives the authority.
@@ -88,10 +97,11 @@ def make_certificates(
     names = [name for name in names if name != "coordinator"]  # it is always made
     roles = dict.fromkeys(["coordinator"], PeerRole.COORDINATOR)
     for name in (*names, *operators):
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) or name in (AUTHORITY, "coordinator"):
+        is_any = name in names and ANY_NAME.fullmatch(name)
+        if not (NAME.fullmatch(name) or is_any) or name in (AUTHORITY, "coordinator"):
             raise CertificateError(
-                f"{name!r} cannot be the name of a certificate; valid: letters, digits, '.', '_' and '-', "
-                "and neither 'ca' nor 'coordinator'"
+                f"{name!r} cannot be the name of a certificate; valid: letters, digits, '.', '_' and '-', for members "
+                "also with a '*' at the end, and neither 'ca' nor 'coordinator'"
             )
         if name in names and name in operators:
             raise CertificateError(f"{name!r} is both a member and an operator; each needs a name of its own")
@@ -101,7 +111,7 @@ def make_certificates(
         authority, key = _authority(directory, valid_days)
         made = []
         for name, role in roles.items():
-            path = directory / f"{name}.pem"
+            path = directory / f"{file_stem(name)}.pem"
             wanted = hosts if role is PeerRole.COORDINATOR else ()
             certificate = None if is_renewal else _usable(path, name, role, wanted)
             if certificate is not None:
@@ -154,6 +164,19 @@ def role_of(subject: object) -> tuple[PeerRole, str] | None:
         return PeerRole(fields["organizationalUnitName"]), fields["commonName"]
     except (KeyError, ValueError):
         return None
+
+
+def covers(certified: str, name: str, *, is_observer: bool) -> bool:
+    """Whether a member may take part under a name with the certificate of another, or the same.
+
+    Args:
+        certified: name in its certificate.
+        name: under which it wants to take part.
+        is_observer: it wants no seat; the agent beside a replica group has that one's certificate.
+    """
+    if certified.endswith("*"):
+        return name.startswith(certified[:-1])
+    return name == certified or (is_observer and name == certified + AGENT_SUFFIX)
 
 
 def _authority(directory: Path, valid_days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

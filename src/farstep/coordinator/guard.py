@@ -23,6 +23,7 @@ __all__ = [
     "BodyLimit",
     "CertifiedProtocol",
     "allows_member",
+    "certified_name",
     "peer_name",
     "require_operator",
     "require_reader",
@@ -112,6 +113,12 @@ def allows_member(websocket: WebSocket) -> bool:
         return False  # members are no browsers
     peer = getattr(websocket.state, PEER, None)
     return websocket.url.scheme == "ws" or (peer is not None and peer[0] is PeerRole.MEMBER)
+
+
+def certified_name(websocket: WebSocket) -> str | None:
+    """Returns the name in the certificate of who connects; None without certificates."""
+    peer: tuple[PeerRole, str] | None = getattr(websocket.state, PEER, None)
+    return peer[1] if peer is not None else None
 
 
 def _has_tls(request: Request) -> bool:

@@ -20,7 +20,7 @@ from farstep import __version__
 from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
 from farstep.coordinator.dashboard import make_pages
-from farstep.coordinator.guard import BodyLimit, CertifiedProtocol, allows_member
+from farstep.coordinator.guard import BodyLimit, CertifiedProtocol, allows_member, certified_name
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
 from farstep.coordinator.status import progress_fields
@@ -92,7 +92,7 @@ def create_app(coordinator: Coordinator, journal: Journal | None = None) -> Fast
     @app.websocket(MEMBER_PATH)
     async def member(websocket: WebSocket) -> None:
         if allows_member(websocket):
-            await coordinator.serve(websocket)
+            await coordinator.serve(websocket, certified_name(websocket))
         else:
             await websocket.close(1008, "this certificate is no member's")
 

@@ -6,10 +6,19 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COORDINATOR_NAME", "TlsFiles"]
+__all__ = ["COORDINATOR_NAME", "TlsFiles", "file_stem"]
 
 COORDINATOR_NAME = "farstep-coordinator"
 """Every coordinator's certificate carries this name, so that it may run at any address."""
+
+
+ANY_SUFFIX = "@"
+"""Ends the file names of a certificate for all names with a common beginning: that for `a-*` is in `a-@.pem`."""
+
+
+def file_stem(name: str) -> str:
+    """Returns the name of a certificate's files, without their endings."""
+    return f"{name[:-1]}{ANY_SUFFIX}" if name.endswith("*") else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +39,18 @@ class TlsFiles:
     def in_directory(cls, directory: str | Path, name: str) -> TlsFiles:
         """Names the files `ca.pem`, `NAME.pem` and `NAME.key` of a directory.
 
+        If there is no certificate for the name itself, the one with the longest beginning of it is taken.
+
         Raises:
             FileNotFoundError: one of them is missing.
         """
         root = Path(directory)
-        files = cls(root / "ca.pem", root / f"{name}.pem", root / f"{name}.key")
+        stem = file_stem(name)
+        if not (root / f"{stem}.pem").exists():
+            found = (path.stem for path in root.glob(f"*{ANY_SUFFIX}.pem"))
+            fitting = [any_name for any_name in found if name.startswith(any_name[: -len(ANY_SUFFIX)])]
+            stem = max(fitting, key=len, default=stem)
+        files = cls(root / "ca.pem", root / f"{stem}.pem", root / f"{stem}.key")
         for path in (files.authority, files.certificate, files.key):
             if not path.is_file():
                 raise FileNotFoundError(

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from farstep.coordinator.certificates import make_certificates
-from farstep.membership import MemberInfo
+from farstep.membership import MemberInfo, MembershipError
 from farstep.membership.client import MembershipClient
 from farstep.membership.tls import COORDINATOR_NAME, TlsFiles
 from tests.integration.coordinator.processes import wait_until
@@ -102,6 +102,17 @@ def test_operators_take_no_seat(served):
     assert [item["name"] for item in served.ask("ana", "GET", "/v1/members").json()] == ["a-0", "b-0"]
 
 
+def test_a_certificate_is_for_its_own_name(served):
+    tls = TlsFiles.in_directory(served.pki, "a-0")
+    with contextlib.closing(MembershipClient(served.url, MemberInfo.create("c-0"), tls=tls)) as member:
+        with pytest.raises(
+            MembershipError, match=r"refused by the coordinator: the certificate of a-0 is not for c-0"
+        ):
+            member.wait_generation(0, 10)
+        assert not member.is_connected
+    assert [item["name"] for item in served.ask("ana", "GET", "/v1/members").json()] == ["a-0", "b-0"]
+
+
 def test_members_with_certificates_do_not_talk_without(served, tmp_path):
     plain = Served(None, tmp_path)
     tls = TlsFiles.in_directory(served.pki, "a-0")
@@ -116,7 +127,7 @@ def test_members_with_certificates_do_not_talk_without(served, tmp_path):
 def test_a_name_without_a_scheme_means_tls_for_who_has_certificates(served):
     address = served.url.removeprefix("wss://")
     tls = TlsFiles.in_directory(served.pki, "a-0")
-    info = MemberInfo.create("watcher")
+    info = MemberInfo.create("a-0.agent")
     with contextlib.closing(MembershipClient(address, info, tls=tls, wants="observer")) as watcher:
         wait_until(lambda: watcher.is_connected)
 

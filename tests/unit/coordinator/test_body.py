@@ -24,4 +24,4 @@ def test_time_before_it_was_started_is_no_pause():
 
     asyncio.run(serve())
     assert [note.kind for note in notes] == ["coordinator_start", "coordinator_paused"]
-    assert 0.2 < notes[1].fields["pause_s"]
+    assert notes[1].fields["pause_s"] > 0.2

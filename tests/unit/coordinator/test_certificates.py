@@ -8,7 +8,13 @@ import pytest
 from cryptography import x509
 
 from farstep.coordinator import certificates
-from farstep.coordinator.certificates import CertificateError, PeerRole, make_certificates, role_of
+from farstep.coordinator.certificates import (
+    CertificateError,
+    PeerRole,
+    covers,
+    make_certificates,
+    role_of,
+)
 from farstep.membership.tls import COORDINATOR_NAME, TlsFiles
 
 
@@ -120,7 +126,42 @@ def test_a_broken_folder_is_told(tmp_path, change, says):
         make_certificates(tmp_path, ["a-0"])
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "-x", "x" * 65])
+@pytest.mark.parametrize(
+    ("certified", "name", "is_observer", "may"),
+    [
+        ("a-0", "a-0", False, True),
+        ("a-0", "b-0", False, False),
+        ("a-0", "a-00", False, False),
+        ("a-0", "a-0.agent", True, True),
+        ("a-0", "a-0.agent", False, False),
+        ("a-0", "b-0.agent", True, False),
+        ("a-*", "a-17", False, True),
+        ("a-*", "a-17.agent", True, True),
+        ("a-*", "b-17", False, False),
+        ("*", "b-17", False, True),
+    ],
+)
+def test_a_certificate_covers_its_own_name(certified, name, is_observer, may):
+    assert covers(certified, name, is_observer=is_observer) is may
+
+
+def test_a_certificate_for_many_names_is_found_by_each_of_them(tmp_path):
+    made = make_certificates(tmp_path, ["a-*", "a-0", "*"])
+    assert [item.path.name for item in made if item.role is PeerRole.MEMBER] == [
+        "a-@.pem",
+        "a-0.pem",
+        "@.pem",
+    ]
+    assert not any(item.is_new for item in make_certificates(tmp_path, ["a-*", "*"]))
+    server = TlsFiles.in_directory(tmp_path, "coordinator")
+    for name, certified in (("a-0", "a-0"), ("a-17", "a-*"), ("b-0", "*")):
+        certificate = shake_hands(TlsFiles.in_directory(tmp_path, name), server)
+        assert role_of(certificate["subject"]) == (PeerRole.MEMBER, certified)
+    with pytest.raises(CertificateError, match="cannot be the name"):
+        make_certificates(tmp_path, [], operators=("an*",))
+
+
+@pytest.mark.parametrize("name", ["", "a*b", "a b", "../x", "ca", "-x", "x" * 65])
 def test_names_that_cannot_be_files_are_refused(tmp_path, name):
     with pytest.raises(CertificateError, match="cannot be the name of a certificate"):
         make_certificates(tmp_path / "new", [name])
