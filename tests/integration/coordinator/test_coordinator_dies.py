@@ -1,11 +1,12 @@
 """Coordinators that die, hang and come back, over real sockets: nobody leaves, nothing is lost."""
 
 import signal
+import threading
 import time
 
 import pytest
 
-from farstep.membership import MembershipTimeout
+from farstep.membership import MembershipTimeout, RunEnded, desk
 from tests.integration.coordinator.processes import free_port, wait_until
 
 
@@ -76,6 +77,24 @@ def test_members_move_to_another_address_while_the_first_hangs(stage):
     first.signal(signal.SIGCONT)
     time.sleep(0.5)
     assert members[1].current().number == 2
+
+
+def test_end_without_a_coordinator_is_told_to_the_next_one(stage, monkeypatch):
+    monkeypatch.setattr(desk, "FAREWELL_S", 60.0)  # however long a coordinator takes to start here
+    port = free_port()
+    coordinator, address = stage.coordinator(port, groups=3)
+    members = start_three(stage, address)
+    coordinator.kill()
+    members[0].leave("all steps done", finished=True, step=9)
+    closing = threading.Thread(target=members[0].close)
+    closing.start()
+    stage.coordinator(port, groups=3)
+    late = stage.client(address, "late")
+    with pytest.raises(RunEnded, match="all steps done") as caught:
+        late.wait_generation(0, 20)
+    assert caught.value.step == 9
+    closing.join(20)
+    assert not closing.is_alive()
 
 
 def test_address_in_a_file_is_read_again(stage, tmp_path):

@@ -157,6 +157,41 @@ def test_all_ranks_hear_that_their_group_is_to_leave(who: str) -> None:
         rank.close()
 
 
+class Lamp:
+    """Shows a training thread that is stuck, or not."""
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+
+    def stuck_ns(self, now_ns: int) -> int | None:
+        return self.value
+
+
+def test_a_group_is_stuck_if_one_of_its_ranks_is() -> None:
+    ranks = meet(2)
+    with LocalHub(MembershipConfig(groups=1, settle_s=0.0)) as hub:
+        relay = MembershipRelay(ranks[0])
+        first = relay.wrap(hub.join("a-0"))
+        second = RelayedMembership(ranks[1], RelayState(ranks[1]))
+        lamps = Lamp(), Lamp()
+        first.watch(lamps[0])
+        second.watch(lamps[1])
+
+        def stuck_ns() -> int | None:
+            people = hub.command(lambda proposer, now_ns: proposer.people())
+            return people[0].stuck_ns if people else None
+
+        lamps[1].value = 7
+        until(lambda: stuck_ns() == 7)
+        lamps[0].value = 9
+        until(lambda: stuck_ns() == 9)
+        lamps[0].value = lamps[1].value = None
+        until(lambda: stuck_ns() is None)
+        second.close()
+    for rank in ranks:
+        rank.close()
+
+
 def test_a_group_is_ready_once_all_its_ranks_are() -> None:
     ranks = meet(2)
     with LocalHub(MembershipConfig(groups=1, settle_s=0.0)) as hub:
