@@ -140,6 +140,22 @@ class Crew:
         """Steps committed by the most advanced source, as far as heard; call with the lock held."""
         return max((source.status.committed for source in self.alive() if source.status), default=0)
 
+    def follow_cost(self) -> float:
+        """By how much the sources' steps are longer because of followers, as a fraction; call with the lock held."""
+        return max((source.status.follow_cost for source in self.alive() if source.status), default=0) / 1e3
+
+    def step_s(self) -> float:
+        """An ordinary step of the slowest source, 0 if unknown; call with the lock held."""
+        return max((source.status.step_time_ns for source in self.alive() if source.status), default=0) / 1e9
+
+    def rest(self) -> None:
+        """Tells all sources that nothing is needed for now; the lines stay. Call without the lock."""
+        with self.changed:
+            self.need = NOTHING
+            sources = self.known()
+        for source in sources:
+            self.ask(source, Wish.REST)
+
     def ask(self, source: Source, wish: Wish, slot: int = 0, step: int = 0, chunk: int = 0) -> None:
         """Sends a wish; call without the lock."""
         source.line.request(Request(wish, slot, step, chunk, self.need))

@@ -2,9 +2,11 @@
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +31,15 @@ TICK_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
 NO_ANSWER_S = 1.0
 """Those who wait for a member to catch up have other means if it reaches nobody for so long."""
+DEAR_S = 1.0
+"""A follower that costs the others too much for so long dozes."""
+HOPELESS_S = 3.0
+"""So does one that is no closer to the newest step after this long, and as long as it took to pull the state."""
+REST_STEPS = 6
+"""Steps that the others have to themselves now and then, so that they know how long those are."""
+REST_AFTER_S, REST_AFTER_MAX_S = 5.0, 120.0
+STEPS_PER_TAKEOVER = 3
+DOZE_FACTOR_MAX = 10
 ALONE_S = 1.0
 """Without any source for so long, a member that holds part of a memory checkpoint offers that instead of a state."""
 COMPLAIN_S = 10.0
@@ -91,6 +102,9 @@ class Healing:
         self._has_state = False
         self._is_ready = False
         self._pulling: ImagePull | None = None
+        self._doze: _Doze | None = None
+        self._doze_s = self.settings.doze_s
+        self._effort = _Effort()
         self._is_closed = threading.Event()
         self._closing: threading.Thread | None = None
         self.last_pull: PullReport | None = None
@@ -134,11 +148,13 @@ class Healing:
         state from those who wait for them.
         """
         self._kept.at_boundary(self._adapter.committed)
+        self._pacer.stand_still(True)
         self._kept.stand_still(True)
         try:
             yield
         finally:
             self._kept.stand_still(False)
+            self._pacer.stand_still(False)
 
     @property
     def served(self) -> Served:
@@ -182,8 +198,12 @@ class Healing:
         """
         crew, feed = self._begin_following()
         while not self._is_over(is_done):
-            if not self._has_state:
+            if self._doze is not None:
+                self._sleep_on(crew, self._doze)
+            elif not self._has_state:
                 self._pull(crew, feed, is_done)
+            elif self._is_too_dear(crew, feed):
+                self._fall_asleep(crew, feed)
             elif feed.is_lost:
                 self._membership.event("heal_behind", step=self._adapter.committed)
                 if self._is_ready:
@@ -233,6 +253,9 @@ class Healing:
                 is_hopeless = now_s > end_s or now_s - heard_s > NO_ANSWER_S
                 return self._adapter.committed >= step or is_hopeless or is_over()
 
+            if self._doze is not None:
+                self._doze = None
+                return False  # so far behind that the whole state is quicker, and all wait for it
             self._has_state = True  # whatever it is, gradients may lead on from it
             self.follow(is_done)
         return self._adapter.committed == step
@@ -291,6 +314,7 @@ class Healing:
     def _stop_following(self) -> None:
         """Ends all lines to sources, in the background: whoever has just been given a seat has better things to do."""
         crew, self._crew, self._feed = self._crew, None, None
+        self._doze = None
         if crew is not None:
             self._closing = threading.Thread(target=crew.close, name="farstep-heal-close", daemon=True)
             self._closing.start()
@@ -345,6 +369,7 @@ class Healing:
                 f"the state given for step {step} says it is of step {self._adapter.committed}"
             )
         self._has_state = True
+        self._effort = _Effort(pull_s=pull.report.duration_s if pull.report is not None else 0.0)
         report = self.last_pull = pull.report
         if report is not None:
             self._membership.event(
@@ -380,6 +405,99 @@ class Healing:
                     f"not {received.step + 1}"
                 )
         if not self._is_ready and feed.has_newest:
-            self._is_ready = True
-            self._membership.announce_ready(self._adapter.committed)
-            self._membership.event("heal_done", step=self._adapter.committed)
+            self._be_ready()
+            self._effort.rest_at_s = time.monotonic() + REST_AFTER_S
+        elif self.settings.follow_slowdown is not None and time.monotonic() > self._effort.rest_at_s:
+            feed.hold(REST_STEPS)
+            self._effort.rest_after_s = min(2 * self._effort.rest_after_s, REST_AFTER_MAX_S)
+            self._effort.rest_at_s = time.monotonic() + self._effort.rest_after_s
+
+    def _be_ready(self) -> None:
+        self._is_ready = True
+        self._membership.announce_ready(self._adapter.committed)
+        self._membership.event("heal_done", step=self._adapter.committed)
+
+    # -- what following costs the others --------------------------------------------------------------------------
+
+    def _is_too_dear(self, crew: Crew, feed: GradientFeed) -> bool:
+        """Whether to follow every step slows the others down for too long, or leads nowhere."""
+        bound = self.settings.follow_slowdown
+        if bound is None:
+            return False
+        effort, now_s, lag = self._effort, time.monotonic(), feed.lag_steps
+        with crew.changed:
+            cost = effort.cost = crew.follow_cost()
+        if cost <= bound:
+            effort.dear_since_s = now_s
+        if effort.lag < 0:
+            effort.lag = lag
+        is_hopeless = (
+            not self._is_ready
+            and lag >= max(effort.lag, 1)
+            and now_s - effort.since_s > max(HOPELESS_S, effort.pull_s)
+        )
+        return is_hopeless or now_s - effort.dear_since_s > DEAR_S
+
+    def _fall_asleep(self, crew: Crew, feed: GradientFeed) -> None:
+        """Asks for nothing more; the state comes when a seat does, while all wait for it, if that is not too long."""
+        length_bytes = self.last_pull.length_bytes if self.last_pull is not None else 0
+        takeover_s = length_bytes / feed.rate_bytes_per_s if feed.rate_bytes_per_s else 0.0
+        with crew.changed:
+            step_s = crew.step_s()
+        self._doze = _Doze(time.monotonic() + self._doze_s)
+        self._doze_s = min(2 * self._doze_s, DOZE_FACTOR_MAX * self.settings.doze_s)
+        crew.rest()
+        self._membership.event(
+            "heal_dozing",
+            step=self._adapter.committed,
+            slowdown=round(self._effort.cost, 3),
+            lag_steps=feed.lag_steps,
+            takeover_s=round(takeover_s, 3),
+        )
+        is_quick = takeover_s <= max(self.settings.takeover_s, STEPS_PER_TAKEOVER * step_s)
+        if is_quick and not self._is_ready:
+            self._be_ready()
+        elif self._is_ready and not is_quick:
+            self._is_ready = False
+            self._membership.announce_ready(None)
+
+    def _sleep_on(self, crew: Crew, doze: "_Doze") -> None:
+        with crew.changed:
+            num_wakes = crew.num_wakes
+            crew.changed.wait_for(lambda: crew.num_wakes != num_wakes, TICK_S)
+        if time.monotonic() > doze.until_s:
+            self._doze, self._has_state = None, False
+
+
+@dataclass(slots=True)
+class _Doze:
+    """A spare that does not follow.
+
+    Attributes:
+        until_s: when it tries again.
+    """
+
+    until_s: float
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What following has come to since the state was pulled.
+
+    Attributes:
+        pull_s: how long that took.
+        since_s: when it was there.
+        lag: steps that were missing then; -1 if not known yet.
+        cost: by how much steps of the others are longer, as told last.
+        dear_since_s: since when that is too much.
+        rest_at_s: when to let the others have some steps to themselves, so that they know how long those are.
+        rest_after_s: pause between two such rests.
+    """
+
+    pull_s: float = 0.0
+    since_s: float = field(default_factory=time.monotonic)
+    lag: int = -1
+    cost: float = 0.0
+    dear_since_s: float = field(default_factory=time.monotonic)
+    rest_at_s: float = math.inf
+    rest_after_s: float = field(default_factory=lambda: REST_AFTER_S)

@@ -63,6 +63,9 @@ class GradientFeed:
         self._epoch = 0
         self.is_lost = False
         """Whether a step that is needed is no longer to be had; only a new state helps."""
+        self.rate_bytes_per_s = 0.0
+        """The largest at which a gradient has arrived."""
+        self._held_until = 0
         self.num_received = 0
         self.num_duplicates = 0
 
@@ -75,7 +78,19 @@ class GradientFeed:
             self._asked.clear()
             self._gone.clear()
             self.is_lost = False
+            self._held_until = 0
             self._crew.need = step
+
+    def hold(self, steps: int) -> None:
+        """Asks for nothing more until the sources are so many steps ahead of what was asked for already."""
+        with self._changed:
+            self._held_until = self._next + self._crew.settings.gradients_in_flight + steps
+
+    @property
+    def lag_steps(self) -> int:
+        """Steps that sources have told of and that were not taken yet."""
+        with self._changed:
+            return max(self._crew.newest() - self._next, 0)
 
     def take(self, timeout_s: float) -> ReceivedStep | None:
         """The next step in order; None if it does not arrive in time, or the crew was woken."""
@@ -108,6 +123,8 @@ class GradientFeed:
         with self._changed:
             alive = self._crew.alive()
             now_s = time.monotonic()
+            if self._crew.newest() < self._held_until:
+                return
             for step in range(self._next, self._next + self._crew.settings.gradients_in_flight):
                 source = self._whom_to_ask(step, alive, now_s)
                 if source is None:
@@ -181,6 +198,7 @@ class GradientFeed:
             self._changed.notify_all()
 
     def _receive(self, source: Source, answer: Answer, slot: int, epoch: int) -> None:
+        began_s = time.monotonic()
         text = allocate_pages(answer.manifest_bytes)[: answer.manifest_bytes]
         data = allocate_pages(answer.image_bytes)[: answer.image_bytes]
 
@@ -191,6 +209,8 @@ class GradientFeed:
         def on_data(error: BaseException | None) -> None:
             received = None
             if error is None:
+                rate = answer.image_bytes / max(time.monotonic() - began_s, 1e-6)
+                self.rate_bytes_per_s = max(self.rate_bytes_per_s, rate)
                 try:
                     received = _decode(text.tobytes(), data, answer.step, self._crew)
                 except ImageRejected as rejected:

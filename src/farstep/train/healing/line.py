@@ -30,7 +30,7 @@ _FOREVER_S = 1e9
 SEND_TIMEOUT_S = 60.0
 """A payload the peer asked for and does not take for so long means that it has failed."""
 _WORDS = struct.Struct("<11Q")
-_VERSION = 1
+_VERSION = 2
 
 
 class Wish(IntEnum):
@@ -42,6 +42,8 @@ class Wish(IntEnum):
     GRADIENT = 4
     RELEASE = 5
     LEAVE = 6
+    REST = 7
+    """Nothing is needed for now, not even the gradients to come."""
 
 
 class Request(NamedTuple):
@@ -91,13 +93,14 @@ class Answer(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How a source is. Steps are NOTHING where there is none."""
+    """How a source is. Steps are NOTHING where there is none; what following costs, in thousandths of a step."""
 
     committed: int
     snapshot: int
     oldest: int
     is_standing: bool
     step_time_ns: int
+    follow_cost: int
 
 
 class Line:
@@ -253,7 +256,7 @@ def answer_of(words: tuple[int, ...]) -> Answer | Status | None:
     except ValueError:
         return None
     if outcome is Outcome.STATUS:
-        return Status(words[1], words[2], words[3], bool(words[4]), words[5])
+        return Status(words[1], words[2], words[3], bool(words[4]), words[5], words[6])
     return Answer(outcome, *words[1:5])
 
 

@@ -10,14 +10,19 @@ __all__ = ["Pacer"]
 
 BURST_NS = 40_000_000
 """Of sending may happen at once after a pause."""
-BASELINE_STEPS = 32
-"""Undisturbed steps whose median is the yardstick."""
+BASELINE_STEPS = 16
+"""Undisturbed steps whose median is the yardstick: few, so that it follows a run whose steps become longer."""
 BASELINE_STEPS_MIN = 3
 WINDOW_STEPS = 4
 """Disturbed steps looked at together; one alone says little on a busy machine."""
 WINDOW_NS = 200_000_000
 """And for at least so long, so that the rate changes a few times a second at most."""
 FASTER, SLOWER = 1.25, 0.6
+FOLLOW_STEPS = 12
+"""Steps with a follower whose median tells what following costs; eight are enough to begin with."""
+FOLLOW_STEPS_MIN, FOLLOW_NS = 8, 300_000_000
+FOLLOW_NOISE_NS = 2_000_000
+"""Steps differ by so much for no reason on a machine that does other things too."""
 STANDING_NS = 1_000_000_000
 """Without a step for so long, and three ordinary steps, there is nothing to disturb."""
 RATE_MAX = 1e11
@@ -55,7 +60,11 @@ class Pacer:
         self._free_ns = 0
         self._boundary_ns: int | None = None
         self._sent_in_step = 0
-        self._was_disturbed = False
+        self._followed_in_step = 0
+        self._was_disturbed = self._was_followed = False
+        self._is_standing_still = False
+        self._followed: deque[int] = deque(maxlen=FOLLOW_STEPS)
+        self._follow_cost = 0.0
         self._calm: deque[int] = deque(maxlen=BASELINE_STEPS)
         self._window: list[int] = []
         self._window_ns = 0
@@ -71,11 +80,22 @@ class Pacer:
         with self._lock:
             return int(statistics.median(self._calm)) if self._calm else sum(self._window[-1:])
 
+    @property
+    def follow_cost(self) -> float:
+        """By how much steps are longer while gradients are sent to followers, as a fraction; 0 as long as unknown."""
+        with self._lock:
+            return self._follow_cost
+
+    def stand_still(self, is_standing: bool) -> None:
+        """While no step is under way there is nothing to disturb, and a rate that was searched holds nothing back."""
+        with self._lock:
+            self._is_standing_still = is_standing
+
     def wait_ns(self) -> int:
         """How long to wait until the next piece may be sent; 0: now."""
         with self._lock:
             now = self._now_ns()
-            if not self._is_fixed and self._is_standing(now):
+            if not self._is_fixed and (self._is_standing_still or self._is_standing(now)):
                 self._free_ns = now
                 return 0
             return max(0, self._free_ns - now)
@@ -87,22 +107,33 @@ class Pacer:
             self._free_ns = max(self._free_ns, now - BURST_NS) + int(length_bytes / self._rate)
             self._sent_in_step += length_bytes
 
+    def followed(self, length_bytes: int) -> None:
+        """Notes that the gradient of a step is sent to a follower now."""
+        with self._lock:
+            self._followed_in_step += length_bytes
+
     def step_ended(self) -> None:
         """Notes that this member has ended a step."""
         now = self._now_ns()
         with self._lock:
             before, self._boundary_ns = self._boundary_ns, now
             sent, self._sent_in_step = self._sent_in_step, 0
+            followed, self._followed_in_step = self._followed_in_step, 0
             if before is None:
                 return
             # What was sent at the end of one step may still travel in the next.
             is_disturbed, self._was_disturbed = sent > 0 or self._was_disturbed, sent > 0
-            if not is_disturbed:
+            is_followed, self._was_followed = followed > 0 or self._was_followed, followed > 0
+            if is_disturbed and not self._is_fixed:
+                self._judge(now - before)
+            elif is_followed:
+                self._note_followed(now - before)
+            elif not is_disturbed:
                 self._calm.append(now - before)
                 self._window.clear()
                 self._window_ns = 0
-            elif not self._is_fixed:
-                self._judge(now - before)
+                self._followed.clear()
+                self._follow_cost = 0.0
 
     def _judge(self, step_ns: int) -> None:
         self._window.append(step_ns)
@@ -115,6 +146,14 @@ class Pacer:
         self._rate = min(max(self._rate * (SLOWER if is_slow else FASTER), self._least), RATE_MAX)
         self._window.clear()
         self._window_ns = 0
+
+    def _note_followed(self, step_ns: int) -> None:
+        self._followed.append(step_ns)
+        is_enough = len(self._followed) >= FOLLOW_STEPS_MIN and sum(self._followed) >= FOLLOW_NS
+        if is_enough and len(self._calm) >= BASELINE_STEPS_MIN:
+            usual = statistics.median(self._calm)
+            excess = statistics.median(self._followed) - usual
+            self._follow_cost = excess / usual if excess > FOLLOW_NOISE_NS else 0.0
 
     def _is_standing(self, now: int) -> bool:
         if self._boundary_ns is None:

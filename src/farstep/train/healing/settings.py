@@ -15,6 +15,11 @@ class HealingSettings:
         rate_mbps: most that this member sends to those it heals, in 10^6 bit/s; None: as fast as ``slowdown`` allows.
         slowdown: by how much the steps of the healthy may become longer while they heal others, as a fraction. Below
             the 0.15 that is promised, because a limit is found by going past it now and then.
+        follow_slowdown: by how much steps may become longer because spares follow every one of them, as a fraction. A
+            spare that costs more dozes: see ``takeover_s``. None: it follows whatever that costs.
+        takeover_s: a spare that dozes gets the state when it is needed, while all wait. It is ready for a seat if that
+            takes no longer than this, or than three steps.
+        doze_s: a spare that dozes tries again after this long, and after twice as long each time, up to ten times.
         rate_start_mbps: where the search for that rate starts; where there is room it is ten times as fast after two
             seconds.
         rate_min_mbps: what healing gets in any case, so that it ends.
@@ -34,6 +39,9 @@ class HealingSettings:
 
     rate_mbps: float | None = None
     slowdown: float = 0.10
+    follow_slowdown: float | None = 0.15
+    takeover_s: float = 10.0
+    doze_s: float = 60.0
     rate_start_mbps: float = 200.0
     rate_min_mbps: float = 40.0
     log_bytes_max: int = 512 << 20
@@ -51,6 +59,8 @@ class HealingSettings:
     def __post_init__(self) -> None:
         for name in (
             "slowdown",
+            "takeover_s",
+            "doze_s",
             "rate_start_mbps",
             "rate_min_mbps",
             "log_bytes_max",
@@ -63,6 +73,10 @@ class HealingSettings:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.rate_mbps is not None and not self.rate_mbps > 0:
             raise ValueError(f"rate_mbps is {self.rate_mbps}; it must be above 0, or None to find the rate")
+        if self.follow_slowdown is not None and not self.follow_slowdown > 0:
+            raise ValueError(
+                f"follow_slowdown is {self.follow_slowdown}; it must be above 0, or None to follow at any cost"
+            )
         for name in ("chunks_in_flight", "gradients_in_flight"):
             if not 1 <= getattr(self, name) <= 64:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in 1..64")

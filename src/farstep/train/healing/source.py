@@ -222,12 +222,17 @@ class _Session:
                     kept.oldest_gradient,
                     kept.is_standing,
                     self._service._pacer.step_ns,
+                    int(self._service._pacer.follow_cost * 1e3),
                 )
             line.answer_status(status)
         elif request.wish is Wish.RELEASE:
             self._waiting = [other for other in self._waiting if other.wish is not Wish.SNAPSHOT]
             self._snapshots.clear()
             self._kept.release(self, keeps_need=True)
+        elif request.wish is Wish.REST:
+            self._waiting.clear()
+            self._snapshots.clear()
+            self._kept.release(self)
         else:
             self.leave(f"{self._receiver} has left")
 
@@ -291,7 +296,13 @@ class _Session:
         return True
 
     def _may_overdraw(self, num_sources: int) -> bool:
-        """Whether an old gradient may be sent although it is not its turn, lest the receiver never catch up."""
+        """Whether an old gradient may be sent although it is not its turn, lest the receiver never catch up.
+
+        Not if that is known to cost more than following may.
+        """
+        bound = self._service._settings.follow_slowdown
+        if bound is not None and self._service._pacer.follow_cost > bound:
+            return False
         steps = self._kept.committed - self._credited_step
         self._credited_step = self._kept.committed
         self._credit = min(self._credit + steps * OLD_PER_STEP / max(num_sources, 1), CREDIT_MAX)
@@ -304,6 +315,7 @@ class _Session:
         image = entry.image()
         text = image.manifest.encoded
         self._service.served.gradients += 1
+        self._service._pacer.followed(max(image.buffer.nbytes, 1))
         self._service.served.gradient_bytes += image.buffer.nbytes
         line.answer(Answer(Outcome.GRADIENT, request.slot, request.step, len(text), image.buffer.nbytes))
         line.send(text, request.slot)

@@ -17,7 +17,13 @@ from farstep.testing.memory_engine import MemoryFabric
 from farstep.train.healing import Healing, HealingSettings, state_digest
 
 QUICK = HealingSettings(
-    chunk_bytes=16 << 10, silence_s=10.0, linger_s=0.5, reconnect_s=0.05, ping_interval_s=0.05, hedge_s=0.1
+    chunk_bytes=16 << 10,
+    silence_s=10.0,
+    linger_s=0.5,
+    reconnect_s=0.05,
+    ping_interval_s=0.05,
+    hedge_s=0.1,
+    follow_slowdown=None,
 )
 WAIT_S = 60.0
 """Longest wait for something that takes a fraction of a second on a machine with nothing else to do."""

@@ -9,6 +9,7 @@ import pytest
 from farstep.train.healing import HealingError, SourcesDisagree
 from farstep.train.healing.crew import MANIFEST_SLOT
 from farstep.train.healing.line import NOTHING, Answer, Line, Outcome, Wish
+from farstep.train.healing.pacing import Pacer
 from tests.unit.train.healing.fleet import QUICK, WAIT_S, Fleet, caught_up, digest_after, wait_until
 
 SLOW = replace(QUICK, rate_mbps=4.0)
@@ -346,3 +347,77 @@ def test_a_member_that_is_not_seated_yet_is_asked_again() -> None:
         crew = joiner.healing._crew
         assert crew is not None
         assert not crew.failures
+
+
+DOZING = replace(QUICK, follow_slowdown=0.15, doze_s=0.2)
+
+
+def cost(fleet: Fleet, thousandths: float) -> None:
+    """Lets the seats find that steps are longer while somebody follows."""
+    for seat in fleet.seats:
+        seat.healing._pacer.__class__ = type("Told", (Pacer,), {"follow_cost": thousandths / 1e3})
+
+
+@pytest.fixture
+def quick_to_doze(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 0.1)
+
+
+def test_a_spare_that_costs_too_much_dozes_and_is_ready_all_the_same(quick_to_doze: None) -> None:
+    with Fleet(2, settings=replace(DOZING, doze_s=1e6)) as fleet:
+        cost(fleet, 400)
+        spare = fleet.join("s-0")
+        wait_until(lambda: "heal_dozing" in spare.membership.kinds())
+        wait_until(lambda: spare.is_ready)
+        assert None not in spare.membership.ready
+        wait_until(
+            lambda: all(seat.healing.bytes_held == 0 for seat in fleet.seats)
+        )  # nothing is kept for it
+        stays_at, before = spare.adapter.committed, fleet.committed
+        wait_until(lambda: fleet.committed > before + 20)
+        assert spare.adapter.committed == stays_at
+        assert [seat.healing.num_receivers for seat in fleet.seats] == [1, 1]  # whom it can ask at once
+        spare.finish()
+        with fleet.paused():
+            assert not spare.healing.catch_up(fleet.committed), "the whole state is quicker"
+
+
+def test_a_spare_that_dozed_tries_again(quick_to_doze: None) -> None:
+    with Fleet(2, settings=DOZING) as fleet:
+        cost(fleet, 400)
+        spare = fleet.join("s-0")
+        wait_until(lambda: "heal_dozing" in spare.membership.kinds())
+        cost(fleet, 50)
+        start = fleet.committed
+        wait_until(lambda: spare.adapter.committed > start + 20)
+        caught_up(fleet, spare)
+        assert spare.membership.ready[0] is not None
+        assert None not in spare.membership.ready
+
+
+def test_a_spare_behind_a_thin_line_is_not_ready(
+    quick_to_doze: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farstep.train.healing.facade.STEPS_PER_TAKEOVER", 0)
+    with Fleet(2, settings=replace(DOZING, takeover_s=1e-9)) as fleet:
+        spare = fleet.join("s-0")
+        spare.wait_ready()
+        cost(fleet, 400)
+        wait_until(lambda: None in spare.membership.ready)
+        (fields,) = [fields for kind, fields in spare.membership.events if kind == "heal_dozing"][:1]
+        assert fields["slowdown"] == 0.4
+        assert fields["takeover_s"] >= 0
+
+
+def test_a_spare_rests_now_and_then_and_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farstep.train.healing.facade.REST_AFTER_S", 0.05)
+    monkeypatch.setattr("farstep.train.healing.facade.REST_AFTER_MAX_S", 0.05)
+    with Fleet(2, settings=DOZING) as fleet:
+        cost(fleet, 0)
+        spare = fleet.join("s-0")
+        spare.wait_ready()
+        for _ in range(3):
+            before = fleet.committed
+            wait_until(lambda before=before: spare.adapter.committed > before + 20)
+        caught_up(fleet, spare)
+        assert spare.membership.ready == spare.membership.ready[:1]
