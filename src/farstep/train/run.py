@@ -6,6 +6,7 @@ import atexit
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -76,7 +77,7 @@ class Run:
         self._is_finished = False
         self._is_closed = False
         self._handlers: dict[int, Any] = {}
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     # -- facts ----------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class Run:
         if self._is_closed:
             return
         self._is_closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         trainer = self._trainer
         is_through = self._is_finished or (
             not self._is_over and trainer is not None and trainer.place is not None
@@ -186,6 +187,13 @@ class Run:
         self.inner.close()
         self.endpoint.close()
         self._restore_signals()
+
+    def _at_exit(self) -> None:
+        """Closes what nobody has closed; an exception that nobody caught has not finished the run for the others."""
+        error = getattr(sys, "last_value", None)
+        if error is not None and not self._is_over and not self._is_closed:
+            self.abandon(f"{type(error).__name__}: {error}"[:200])
+        self.close()
 
     def _tell_state(self, trainer: Trainer) -> None:
         """Leaves the hash of the state in the event log: a replay of the run must come to the same."""

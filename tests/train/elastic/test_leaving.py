@@ -1,7 +1,8 @@
-"""Members that are to go while they have no seat: nobody waits for them, and they wait for nobody."""
+"""Members that go: without a seat nobody waits for them, and a mistake in one's own loop ends nobody else's run."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,3 +121,38 @@ def test_a_member_that_waits_for_the_run_to_begin_goes_when_it_is_told(way: str)
     case.wait_for(lambda: any(kind == "member_joined" for kind, _ in case.groups.hub.events))
     case.drain("a-0", way)
     case.end("a-0")
+
+
+def test_an_exception_between_two_steps_ends_the_run_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody catches it, and the interpreter closes the run: it is not finished."""
+    case = Case(healing=None, groups=3)
+    has_crashed = threading.Event()
+
+    def work(run: Run) -> tuple[int, int]:
+        model = small_model(1)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        end = 1_000_000
+        for batch in run.shard(DATA, batch_size=12, epochs=1_000_000):
+            trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+            if run.name == "c-0" and trainer.committed == 3:
+                # What the interpreter does at the end of a process.
+                monkeypatch.setattr(sys, "last_value", ZeroDivisionError("in the evaluation"), raising=False)
+                run._at_exit()
+                monkeypatch.undo()
+                has_crashed.set()
+                break
+            assert trainer.report is not None
+            if has_crashed.wait(0.001) and trainer.report.num_groups == 2:
+                end = min(end, trainer.committed + 5)
+            if trainer.committed >= end:
+                run.end()
+        assert trainer.report is not None
+        return trainer.committed, trainer.report.num_groups
+
+    for name in ("a-0", "b-0", "c-0"):
+        case.groups.start(name, work)
+    case.end("c-0")
+    assert case.groups.results["c-0"] == (3, 3)
+    assert case.groups.results["a-0"] == case.groups.results["b-0"]
+    assert case.groups.results["a-0"][0] > 3
+    assert case.groups.results["a-0"][1] == 2
