@@ -41,7 +41,7 @@ class MemberStatus(_Record):
     """Seconds since it was heard last; None if it is not connected."""
     rtt_ms: float | None
     cause: str
-    """Why it is gone or leaving."""
+    """Why it is gone or leaving, or that its training thread is stuck."""
     figures: dict[str, float | None]
     """The newest figures it reported; names carry their units. None stands for what is not a finite number."""
     labels: dict[str, str]
@@ -180,10 +180,14 @@ def _member(proposer: Proposer, item: Attendance, now_ns: int) -> MemberStatus:
         step=item.step,
         silent_s=round((now_ns - item.last_heard_ns) / 1e9, 3) if item.link is not None else None,
         rtt_ms=round(item.rtt_ns / 1e6, 3) if item.rtt_ns is not None else None,
-        cause=proposer.roster.cause(item) if is_gone else (item.leaving or ""),
+        cause=proposer.roster.cause(item) if is_gone else (item.leaving or _trouble(item)),
         figures={key: value if math.isfinite(value) else None for key, value in item.figures.items()},
         labels=dict(info.labels),
     )
+
+
+def _trouble(item: Attendance) -> str:
+    return f"its training thread is stuck, since {item.stuck_ns / 1e9:.1f} s" if item.stuck_ns else ""
 
 
 def _state(item: Attendance, has_seat: bool, is_inside: bool, is_gone: bool) -> MemberState:

@@ -56,6 +56,16 @@ def test_every_state_of_a_member():
     assert gone is None or gone.state == "gone"
 
 
+def test_a_training_thread_that_is_stuck_is_told():
+    crew = Crew(groups=2)
+    links = [crew.join("a-0"), crew.join("b-0")]
+    crew.say(links[1], wire.Heartbeat(step=3, stuck_ns=4_200_000_000))
+    causes = {member.name: member.cause for member in status(crew).members}
+    assert causes == {"a-0": "", "b-0": "its training thread is stuck, since 4.2 s"}
+    crew.say(links[1], wire.Heartbeat(step=4))
+    assert {member.cause for member in status(crew).members} == {""}
+
+
 def test_members_come_in_the_order_of_their_seats():
     crew = Crew(groups=3)
     for name in ("c-0", "a-0", "b-0"):
