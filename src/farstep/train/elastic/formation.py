@@ -289,6 +289,10 @@ class Formation:
 
     def _form(self, after: int, began_s: float, old: Generation | None = None) -> Regrouped:
         """Waits for a generation with a seat for this member and aligns with its members."""
+        with self._healing.waiting() if self._healing is not None else nullcontext():
+            return self._form_unhurried(after, began_s, old)
+
+    def _form_unhurried(self, after: int, began_s: float, old: Generation | None) -> Regrouped:
         reborn_before = self._reborn_count
         committed_before = self._state.committed
         while True:

@@ -174,6 +174,9 @@ class HealingPort(Protocol):
     def standstill(self) -> AbstractContextManager[None]:
         """While the context lasts the state does not change, so that it can be given away at any time."""
 
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the context lasts no step is under way, so that nothing that others need is held back."""
+
     def wake(self) -> None:
         """Has :meth:`follow` look at once whether it is done. From any thread."""
 

@@ -312,6 +312,8 @@ class Crew:
                 source.status, source.told_s = answer, source.heard_s
                 self.failures.pop(source.member_id, None)
             elif isinstance(answer, Answer):
+                if source.status is not None and answer.committed > source.status.committed:
+                    source.status = source.status._replace(committed=answer.committed)
                 is_offer = answer.slot == MANIFEST_SLOT
                 handler = source.on_offer if is_offer else source.on_answer.pop(answer.slot, None)
             self.changed.notify_all()

@@ -156,6 +156,20 @@ class Healing:
             self._kept.stand_still(False)
             self._pacer.stand_still(False)
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the context lasts no step is under way, so that nothing that others need is held back.
+
+        Put it around the whole of a change of members: what a newcomer is short of is what all wait for.
+        """
+        self._pacer.stand_still(True)
+        with self._kept.changed:
+            self._kept.notify()
+        try:
+            yield
+        finally:
+            self._pacer.stand_still(False)
+
     @property
     def served(self) -> Served:
         """What this member has sent to others."""

@@ -83,13 +83,14 @@ class Outcome(IntEnum):
 
 
 class Answer(NamedTuple):
-    """A message of a source. Which fields count depends on the outcome."""
+    """A message of a source. Which fields count depends on the outcome; all say how many steps it has committed."""
 
     outcome: Outcome
     slot: int
     step: int
     manifest_bytes: int
     image_bytes: int
+    committed: int = 0
 
 
 class Status(NamedTuple):
@@ -257,7 +258,7 @@ def answer_of(words: tuple[int, ...]) -> Answer | Status | None:
         return None
     if outcome is Outcome.STATUS:
         return Status(words[1], words[2], words[3], bool(words[4]), words[5], words[6])
-    return Answer(outcome, *words[1:5])
+    return Answer(outcome, *words[1:6])
 
 
 def lower_priority(niceness: int) -> None:

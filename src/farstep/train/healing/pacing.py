@@ -62,7 +62,7 @@ class Pacer:
         self._sent_in_step = 0
         self._followed_in_step = 0
         self._was_disturbed = self._was_followed = False
-        self._is_standing_still = False
+        self._num_standing = 0
         self._followed: deque[int] = deque(maxlen=FOLLOW_STEPS)
         self._follow_cost = 0.0
         self._calm: deque[int] = deque(maxlen=BASELINE_STEPS)
@@ -87,15 +87,19 @@ class Pacer:
             return self._follow_cost
 
     def stand_still(self, is_standing: bool) -> None:
-        """While no step is under way there is nothing to disturb, and a rate that was searched holds nothing back."""
+        """While no step is under way there is nothing to disturb, and a rate that was searched holds nothing back.
+
+        May be nested: every call with True has one with False.
+        """
         with self._lock:
-            self._is_standing_still = is_standing
+            self._num_standing += 1 if is_standing else -1
+            self._boundary_ns = None  # what was waited for is no part of the next step
 
     def wait_ns(self) -> int:
         """How long to wait until the next piece may be sent; 0: now."""
         with self._lock:
             now = self._now_ns()
-            if not self._is_fixed and (self._is_standing_still or self._is_standing(now)):
+            if not self._is_fixed and (self._num_standing or self._is_standing(now)):
                 self._free_ns = now
                 return 0
             return max(0, self._free_ns - now)

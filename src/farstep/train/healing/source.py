@@ -317,7 +317,11 @@ class _Session:
         self._service.served.gradients += 1
         self._service._pacer.followed(max(image.buffer.nbytes, 1))
         self._service.served.gradient_bytes += image.buffer.nbytes
-        line.answer(Answer(Outcome.GRADIENT, request.slot, request.step, len(text), image.buffer.nbytes))
+        # Who is told that this is the newest step is at the newest step, rather than where the last status was.
+        committed = self._kept.committed
+        line.answer(
+            Answer(Outcome.GRADIENT, request.slot, request.step, len(text), image.buffer.nbytes, committed)
+        )
         line.send(text, request.slot)
         if image.buffer.nbytes:
             line.send(image.buffer, request.slot, lambda error: self._kept.done_reading(entry))

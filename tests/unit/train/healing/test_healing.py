@@ -421,3 +421,28 @@ def test_a_spare_rests_now_and_then_and_catches_up(monkeypatch: pytest.MonkeyPat
             wait_until(lambda before=before: spare.adapter.committed > before + 20)
         caught_up(fleet, spare)
         assert spare.membership.ready == spare.membership.ready[:1]
+
+
+def test_what_all_wait_for_is_not_held_back() -> None:
+    slow = replace(QUICK, rate_start_mbps=0.001, rate_min_mbps=0.001)
+    with Fleet(2, settings=slow) as fleet:
+        wait_until(lambda: fleet.committed > 3)
+        with fleet.paused():
+            pacers = [seat.healing._pacer for seat in fleet.seats]
+            for pacer in pacers:
+                pacer.spend(1 << 20)  # hours at that rate
+            assert min(pacer.wait_ns() for pacer in pacers) > 10**12
+            with fleet.seats[0].healing.waiting(), fleet.seats[1].healing.waiting():
+                assert [pacer.wait_ns() for pacer in pacers] == [0, 0]
+
+
+def test_a_gradient_tells_how_far_its_source_is() -> None:
+    with Fleet(1, settings=replace(QUICK, ping_interval_s=5.0)) as fleet:  # seldom asked
+        joiner = fleet.join()
+        joiner.wait_ready()
+        start = fleet.committed
+        wait_until(lambda: joiner.adapter.committed > start + 20)
+        crew = joiner.healing._crew
+        assert crew is not None
+        with crew.changed:
+            assert crew.newest() > start + 15

@@ -33,21 +33,21 @@ class Run:
                 self.pacer.spend(piece)
                 sent += piece
                 delay_ns += piece * ns_per_byte
-                self.now_ns += 10_000
+                self.now_ns += 200_000
             self.pacer.step_ended()
             total_ns += self.now_ns - began_ns
         return total_ns / steps / self.step_ns, sent
 
 
-@pytest.mark.parametrize("ns_per_byte", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("ns_per_byte", [0.5, 2.0, 8.0])
 def test_the_rate_settles_where_steps_stay_within_the_bound(ns_per_byte: float) -> None:
     run = Run()
     for _ in range(10):
         run.step()
-    run.serve(100, ns_per_byte)
-    ratio, sent = run.serve(400, ns_per_byte)
+    run.serve(60, ns_per_byte)
+    ratio, sent = run.serve(200, ns_per_byte)
     assert ratio <= 1.15
-    assert sent * ns_per_byte >= 0.03 * 400 * run.step_ns, "and most of the bound is used"
+    assert sent * ns_per_byte >= 0.03 * 200 * run.step_ns, "and most of the bound is used"
 
 
 def test_a_fixed_rate_is_kept_whatever_steps_do() -> None:
