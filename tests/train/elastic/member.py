@@ -44,8 +44,9 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=PERIOD)
     folder = os.environ.get("TEST_CHECKPOINTS")
     checkpoint = farstep.Checkpoint(folder, every_steps=10) if folder else None
+    policy = farstep.Synchronous(step_deadline_s=float(os.environ.get("TEST_DEADLINE_S", "120")))
     trainer = farstep.Trainer(
-        run, model, optimizer, scheduler=scheduler, clip_norm=1.0, checkpoint=checkpoint
+        run, model, optimizer, policy=policy, scheduler=scheduler, clip_norm=1.0, checkpoint=checkpoint
     )
 
     def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
@@ -54,6 +55,11 @@ def main() -> None:
             os.environ["TEST_FAIL_STEP"]
         ):
             raise ZeroDivisionError("a mistake in the loss")
+        if run.name == os.environ.get("TEST_STUCK_GROUP") and trainer.committed >= int(
+            os.environ["TEST_STUCK_STEP"]
+        ):
+            say(stuck=trainer.committed)
+            time.sleep(1e6)
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     for batch in run.shard(data, batch_size=48, steps=steps):
