@@ -27,8 +27,9 @@ from farstep.train.elastic.state import ReplicaState
 from farstep.train.environment import Environment, detect
 from farstep.train.errors import ConfigError
 from farstep.train.healing import Healing, HealingSettings, state_sha256
+from farstep.train.place import Place
 from farstep.train.replay.membership import ReplayMembership, is_replay
-from farstep.train.shard import Place, Shard
+from farstep.train.shard import Shard
 
 if TYPE_CHECKING:
     from farstep.train.elastic.recall import Recall
@@ -149,7 +150,7 @@ class Run:
         place = trainer.place
         if place is None or self._is_over:
             return None
-        return Place(place.seat, place.num_seats, self.inner.rank, self.inner.size)
+        return place._replace(inner_rank=self.inner.rank, num_inner=self.inner.size)
 
     # -- ending ---------------------------------------------------------------------------------------
 

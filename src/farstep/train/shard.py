@@ -33,8 +33,9 @@ from torch.utils.data.distributed import DistributedSampler
 from farstep.train.errors import ConfigError
 from farstep.train.ledger import BatchRule, Deal, Range, SampleLedger, cut_evenly
 from farstep.train.permutation import mix, mix_many
+from farstep.train.place import Place
 
-__all__ = ["Place", "Shard"]
+__all__ = ["Shard"]
 
 Token = tuple[int, int]
 """A sample to load: seed of its random draws, number in the data set."""
@@ -43,17 +44,6 @@ Tokens = list[Token]
 
 _LOADER_SETTINGS = ("num_workers", "timeout", "multiprocessing_context", "prefetch_factor", "pin_memory")
 _PR_SET_PDEATHSIG = 1
-
-
-class Place(NamedTuple):
-    """Where a process stands among those that share the batches."""
-
-    seat: int
-    seats: int
-    inner_rank: int = 0
-    num_inner: int = 1
-    shares: tuple[int, ...] | None = None
-    """Relative share of each seat; None for equal ones."""
 
 
 class Portion(NamedTuple):
@@ -223,7 +213,7 @@ class Shard:
             place = self._ask_place()
             if place is None or (self.steps is not None and self.ledger.step >= self.steps):
                 return
-            deal = self.ledger.deal(place.seats, place.shares)
+            deal = self.ledger.deal(place.num_seats, place.shares)
             epoch = deal.epoch if epoch is None else epoch
             if self.epochs is not None:
                 is_over = deal.epoch >= self.epochs
@@ -242,7 +232,7 @@ class Shard:
         place = self._ask_place()
         if place is None:
             raise RuntimeError("there is no seat to deal to: the run is over")
-        return self._hand_out(self.ledger.deal(place.seats, place.shares), place)
+        return self._hand_out(self.ledger.deal(place.num_seats, place.shares), place)
 
     def _hand_out(self, deal: Deal, place: Place) -> Any:
         portion = self.portion(deal, place)
@@ -337,7 +327,7 @@ class _Ahead:
     def _next_guess(self, *, is_final: bool) -> Portion:
         assert self._guess is not None  # set before the loader starts to draw
         ledger, place = self._guess
-        deal = ledger.deal(place.seats, place.shares)
+        deal = ledger.deal(place.num_seats, place.shares)
         if is_final:
             ledger.commit(deal)
         return self._shard.portion(deal, place)
@@ -355,7 +345,7 @@ class _Ahead:
         batch = self._find(wanted) if self._will_come(wanted) else self.MISSING
         after = shard.ledger.copy()
         after.commit(shard.deal)
-        following = shard.portion(after.deal(shard.place.seats, shard.place.shares), shard.place)
+        following = shard.portion(after.deal(shard.place.num_seats, shard.place.shares), shard.place)
         if not self._will_come(following):
             self._guess = after, shard.place
         return batch

@@ -30,11 +30,12 @@ from farstep.membership import (
 from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
 from farstep.train.elastic.lane import Lane
 from farstep.train.elastic.recall import Recall
-from farstep.train.elastic.seams import HealingPort, Place, RunOver, Thresholds
+from farstep.train.elastic.seams import HealingPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import StepBroken, StepRunner
 from farstep.train.elastic.transfer import broadcast_state, state_word
 from farstep.train.errors import RunFailed
+from farstep.train.place import Place
 
 __all__ = ["Formation", "Regrouped"]
 

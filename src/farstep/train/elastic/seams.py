@@ -18,7 +18,6 @@ __all__ = [
     "DataSource",
     "HealingPort",
     "InnerRankLost",
-    "Place",
     "RunOver",
     "StateAdapter",
     "StepMeta",
@@ -32,23 +31,6 @@ class RunOver(Exception):
 
 class InnerRankLost(RuntimeError):
     """A rank of this replica group is gone, and the group with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a member stands.
-
-    Attributes:
-        seat: index among the active members; batches and the order of reductions go by it.
-        num_seats: active members.
-        step: steps committed so far, so the index of the next one.
-        generation: number of the membership.
-    """
-
-    seat: int
-    num_seats: int
-    step: int
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +105,7 @@ class StateAdapter(Protocol):
 
 
 class DataSource(Protocol):
-    """Deals samples to seats; :class:`farstep.train.shard.ElasticShard` is the product's."""
+    """Deals samples to seats; :class:`farstep.train.elastic.samples.ShardSource` is the product's."""
 
     def counts(self) -> tuple[int, ...]:
         """Samples of every seat in the step under way."""
@@ -215,11 +197,9 @@ class Thresholds:
     """Time limits of the trainer; every wait has one, and what happens after it is named.
 
     Attributes:
-        collective_s: a bucket, vote or alignment that takes longer counts as a failure of whoever is waited for.
         membership_report_s: how often a worker that waits for a new membership says what it waits for.
         leave_s: a member that wants to leave goes after this long, whether or not the others have let it go.
     """
 
-    collective_s: float = 60.0
     membership_report_s: float = 5.0
     leave_s: float = 10.0

@@ -18,10 +18,11 @@ from farstep.train.elastic.figures import StepFigures
 from farstep.train.elastic.formation import Formation, Regrouped
 from farstep.train.elastic.options import Synchronous
 from farstep.train.elastic.recall import Recall
-from farstep.train.elastic.seams import CheckpointPort, Place, RunOver, Thresholds
+from farstep.train.elastic.seams import CheckpointPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import Closure, StepBroken, StepRunner, Vote
 from farstep.train.errors import ConfigError, RunFailed
+from farstep.train.place import Place
 
 if TYPE_CHECKING:
     from farstep.train.checkpoint.memory import PeerMemory

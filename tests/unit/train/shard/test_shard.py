@@ -19,7 +19,8 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from farstep.train.errors import ConfigError
-from farstep.train.shard import Place, Shard
+from farstep.train.place import Place
+from farstep.train.shard import Shard
 from tests.unit.train.shard.datasets import Augmented, Fragile, InBatches, Numbers, Stream, as_list
 
 

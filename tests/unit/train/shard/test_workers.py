@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from farstep.train.shard import Place, Shard
+from farstep.train.place import Place
+from farstep.train.shard import Shard
 from tests.unit.train.shard.datasets import Augmented, Counted, Fragile, Numbers, WithPid, as_list
 from tests.unit.train.shard.test_shard import Seat, run_through
 
@@ -127,7 +128,8 @@ def test_the_generator_of_the_training_is_left_alone(shards) -> None:
 PROGRAM = """
 import os, sys, time
 from torch.utils.data import DataLoader
-from farstep.train.shard import Place, Shard
+from farstep.train.place import Place
+from farstep.train.shard import Shard
 from tests.unit.train.shard.datasets import WithPid, as_list
 
 loader = DataLoader(WithPid(100), batch_size=2, num_workers=2, collate_fn=as_list)
