@@ -50,6 +50,7 @@ class Attendance:
     joined_ns: int = 0
     arrived_ns: int = 0
     """When it said hello on its present line."""
+    num_arrivals: int = 0
     ready_step: int | None = None
     step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
@@ -118,6 +119,7 @@ class Roster:
         item.link = link
         item.stuck_ns = None
         item.last_heard_ns = item.arrived_ns = now_ns
+        item.num_arrivals += 1
         item.ready_step = hello.ready_step
         item.was_member = item.was_member or hello.was_member
         item.known_number = hello.generation.number if hello.generation else 0

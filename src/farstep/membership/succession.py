@@ -39,7 +39,8 @@ WAITING_NS = 200_000_000
 
 
 RUNLESS_NS = 5_000_000_000
-"""A member that has been here for so long without a run may look for it at another coordinator."""
+"""A member that has been here for so long without a run may look for it at another coordinator; twice as long each
+time it comes back, up to 32 times: the run may just have to wait for others."""
 
 
 class Succession:
@@ -189,7 +190,7 @@ class Succession:
     def _is_lonely(self, item: Attendance, now_ns: int) -> bool:
         """Whether too few voters are here to decide anything; looked up once per tick, asked per heartbeat."""
         if self.generation is None:
-            return now_ns >= item.arrived_ns + RUNLESS_NS
+            return now_ns >= item.arrived_ns + (RUNLESS_NS << min(item.num_arrivals - 1, 5))
         if now_ns >= self._lonely_until_ns:
             self._lonely_until_ns = now_ns + TICK_NS
             rule = self._election.rule(self.roster.certified, self.roster.dropped)

@@ -219,6 +219,26 @@ def test_members_of_two_coordinators_find_each_other():
     assert len({member.line.place.number for member in world.seated()}) == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_newcomer_at_a_coordinator_without_a_run_finds_it_at_the_other(seed):
+    world = run_of(2, seed=seed, num_places=2)
+    world.start_coordinator(1)
+    newcomer = world.add_member("n-0", is_ready=True)
+    newcomer.next_address = 1
+    took_s = world.run_until(lambda: world.agree(world.members), 7.0)
+    assert took_s > 4.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_members_of_two_coordinators_meet_to_begin_a_run(seed):
+    world = World(seed, QUICK.model_copy(update={"groups": 2}), num_places=2)
+    world.start_coordinator(0)
+    world.start_coordinator(1)
+    for number in range(2):
+        world.add_member(f"m-{number}").next_address = number
+    world.run_until(lambda: world.agree(world.members), 60.0)
+
+
 def test_override_of_a_part_that_lives_makes_two_histories_which_stay_apart():
     """What the operator was warned of: nothing else makes two, and they never mix."""
     world = run_of(3, num_places=2)

@@ -145,6 +145,7 @@ def test_the_learning_rate_follows_the_batch_only_if_asked() -> None:
         ({"lr_scaling": "cubic"}, ["lr_scaling", "'cubic'", "sqrt"]),
         ({"bucket_bytes": 1}, ["bucket_bytes", "4096"]),
         ({"step_deadline_s": 0}, ["step_deadline_s", "above 0"]),
+        ({"stall_s": 0}, ["stall_s", "above 0"]),
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], words: list[str]) -> None:
