@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind.hpp"
@@ -148,10 +149,10 @@ MrcSettings mrc_settings(Knobs& k, const EngineSettings& e) {
     return m;
 }
 
-/// A numpy array that owns a copy of `values`.
+/// A numpy array that owns `values`.
 template <class T>
-nb::object array_of(const std::vector<T>& values, size_t columns = 0) {
-    auto* data = new std::vector<T>(values);
+nb::object array_of(std::vector<T> values, size_t columns = 0) {
+    auto* data = new std::vector<T>(std::move(values));
     nb::capsule owner(data, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
     if (columns == 0) return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data->data(), {data->size()}, owner));
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(data->data(), {data->size() / columns, columns}, owner));
@@ -161,7 +162,7 @@ nb::object gathered(const Source& source, F&& of) {
     std::vector<T> values;
     values.reserve(source.size());
     for (const auto& item : source) values.push_back(static_cast<T>(of(item)));
-    return array_of(values);
+    return array_of(std::move(values));
 }
 
 class PyPacketEngine {
@@ -253,7 +254,7 @@ public:
         d["trims"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.trims; });
         d["dropped"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.dropped; });
         d["declared_lost"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.declared_lost; });
-        d["spurious"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.spurious; });
+        d["spurious"] = gathered<int64_t>(o, [](const TaskOutcome& t) { return t.duplicates; });
         return d;
     }
     nb::dict link_columns() {
@@ -270,11 +271,11 @@ public:
             queue[l] = int64_t{series.deepest(p, f)} * f.full_bytes();
         }
         nb::dict d;
-        d["bytes"] = array_of(bytes);
-        d["drops"] = array_of(drops);
-        d["trims"] = array_of(trims);
-        d["marks"] = array_of(marks);
-        d["max_queue_bytes"] = array_of(queue);
+        d["bytes"] = array_of(std::move(bytes));
+        d["drops"] = array_of(std::move(drops));
+        d["trims"] = array_of(std::move(trims));
+        d["marks"] = array_of(std::move(marks));
+        d["max_queue_bytes"] = array_of(std::move(queue));
         return d;
     }
     nb::dict series_columns() {
@@ -339,7 +340,7 @@ public:
         d["fate"] = gathered<uint8_t>(rows, [](const TraceRow& r) { return static_cast<uint8_t>(r.fate); });
         d["marked"] = gathered<uint8_t>(rows, [](const TraceRow& r) { return r.is_marked; });
         d["where"] = gathered<int32_t>(rows, [&](const TraceRow& r) { return link(r.where); });
-        d["links"] = array_of(links, width);
+        d["links"] = array_of(std::move(links), width);
         return d;
     }
     nb::dict counters() const {

@@ -50,6 +50,7 @@ struct ConnectionConfig {
     uint32_t sack_threshold_bytes = 16'384;  // UET default, MRC §5.1
     uint32_t burst_packets = 15;  // packets that leave on one entropy value: 15 * 4 KiB is what one offloaded send holds
     uint32_t send_records = 0;    // packets in flight at most, where fewer than the peer's window allows are meant; 0 = all of it
+    uint32_t receive_records = 0; // PSNs told apart, where the peer will send fewer than our window allows; 0 = all of it
     uint32_t max_nacks = 64;      // waiting to be sent; trim storms beyond this are left to loss inference
     uint32_t max_sack_triggers = 16;  // entropy values with news in one batch; more share the last
     uint32_t max_probe_replies = 16;

@@ -156,8 +156,8 @@ private:
     }
 
     uint32_t capacity_;
-    Table<EvIndex> queue_;
-    Table<Record> records_;
+    ColdTable<EvIndex> queue_;
+    ColdTable<Record> records_;
     uint64_t spacing_min_ns_, spacing_ns_;
     bool interval_fixed_;
     uint64_t interval_ns_;

@@ -234,7 +234,7 @@ private:
     uint32_t num_planes_, max_evs_, skip_passes_;
     uint64_t last_change_ns_ = 0;
     Table<EvValue> values_;
-    Table<uint64_t> condemned_ns_;   // when it last became bad
+    ColdTable<uint64_t> condemned_ns_;   // when it last became bad
     EvEvents events_;
 };
 

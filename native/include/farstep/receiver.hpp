@@ -36,7 +36,7 @@ struct ReceiverCounters {
 class Receiver {
 public:
     Receiver(const ConnectionConfig& c, Arena* arena)
-        : flags_(round_up_power_of_two(c.mpr * kMprUnit_packets), arena), window_(c.mpr * kMprUnit_packets),
+        : flags_(round_up_power_of_two(window_of(c)), arena), window_(window_of(c)),
           ring_(round_up_power_of_two(window_)), mask_(ring_ - 1), mtu_bytes_(c.mtu_bytes),
           sack_threshold_(c.sack_threshold_bytes), max_triggers_(c.max_sack_triggers), triggers_(c.max_sack_triggers, arena),
           imm_mask_(c.immediate_queue - 1), imm_ring_mask_(imm_mask_ ? mask_ : 0), max_nacks_(c.max_nacks),
@@ -210,6 +210,10 @@ private:
         bool is_second = false;  // the first answer has left
     };
 
+    static uint32_t window_of(const ConnectionConfig& c) noexcept {
+        const uint32_t window = c.mpr * kMprUnit_packets;
+        return c.receive_records != 0 && c.receive_records < window ? c.receive_records : window;
+    }
     uint8_t& flag(uint64_t psn) noexcept { return flags_[psn & mask_]; }
 
     // Slots go to immediates by their number, not by arrival: later ones never take the place of one that is missing,

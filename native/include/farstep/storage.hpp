@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -32,6 +33,20 @@ public:
         small_ = align(used_, kLine_bytes);
         small_end_ = used_ = small_ + bytes;
     }
+    /// Zeroed memory for what is rarely touched: what nobody writes there need not become resident.
+    void use_cold(void* zeroed, size_t bytes) noexcept {
+        cold_ = static_cast<std::byte*>(zeroed);
+        cold_bytes_ = bytes;
+    }
+    /// Zeroed memory: of the cold block where there is one.
+    void* take_zeroed(size_t bytes, size_t alignment) {
+        if (!cold_) return std::memset(take(bytes, alignment), 0, bytes);
+        cold_used_ = align(cold_used_, alignment);
+        assert(cold_used_ + bytes <= cold_bytes_);
+        void* const out = cold_ + cold_used_;
+        cold_used_ += bytes;
+        return out;
+    }
     void* take(size_t bytes, size_t alignment) {
         if (!begin_) {
             heap_.push_back(::operator new(bytes ? bytes : 1, std::align_val_t{kLine_bytes}));
@@ -56,6 +71,7 @@ public:
         return shared ? shared : new (take(sizeof(T), alignof(T))) T(value);
     }
     size_t used_bytes() const noexcept { return used_; }
+    size_t cold_used_bytes() const noexcept { return cold_used_; }
     /// How much gather_small() should have been given.
     size_t small_bytes() const noexcept { return small_wanted_; }
 
@@ -64,6 +80,8 @@ private:
 
     std::byte* begin_ = nullptr;
     size_t bytes_ = 0, used_ = 0, small_ = 0, small_end_ = 0, small_wanted_ = 0;
+    std::byte* cold_ = nullptr;
+    size_t cold_bytes_ = 0, cold_used_ = 0;
     std::vector<void*> heap_;
 };
 
@@ -83,8 +101,20 @@ public:
     T* get() noexcept { return data_; }
     const T* get() const noexcept { return data_; }
 
+protected:
+    explicit Table(T* data) noexcept : data_(data) {}
+
 private:
     T* data_;
+};
+
+/// The same of elements that are zero in every byte at first, and that few connections ever touch.
+template <class T>
+class ColdTable : public Table<T> {
+public:
+    ColdTable(size_t size, Arena* arena) : Table<T>(static_cast<T*>(arena->take_zeroed(size * sizeof(T), alignof(T)))) {
+        static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+    }
 };
 
 }  // namespace farstep

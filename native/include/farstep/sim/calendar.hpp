@@ -16,10 +16,12 @@
 
 namespace farstep::sim {
 
-class Calendar {
+/// `ChunkEntries`: what one chunk holds. Every slot with entries has at least one.
+template <size_t ChunkEntries>
+class CalendarOf {
 public:
-    Calendar() : near_(new Bucket[kNear]()), far_(new Bucket[kFar]()) {}
-    Calendar(const Calendar&) = delete;
+    CalendarOf() : near_(new Bucket[kNear]()), far_(new Bucket[kFar]()) {}
+    CalendarOf(const CalendarOf&) = delete;
 
     /// `slot` lies after the one drained last.
     [[gnu::always_inline]] void append(Slot slot, uint64_t entry) {
@@ -77,7 +79,7 @@ public:
 
 private:
     static constexpr size_t kNear = 1024, kFar = 4096;  // slots; turns of that many slots
-    static constexpr size_t kChunkEntries = 511;
+    static constexpr size_t kChunkEntries = ChunkEntries;
     struct Chunk {
         Chunk* next;
         uint64_t entries[kChunkEntries];
@@ -203,5 +205,9 @@ private:
     Slot now_ = 0;
     uint64_t size_ = 0, sequence_ = 0;
 };
+
+using Calendar = CalendarOf<511>;
+/// For slots that are many and have few entries each, as timers are.
+using SparseCalendar = CalendarOf<31>;
 
 }  // namespace farstep::sim

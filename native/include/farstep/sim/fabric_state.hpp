@@ -62,11 +62,13 @@ struct PortTally {
     uint32_t drops = 0, trims = 0, marks = 0;
 };
 
+/// Zero all over for a port that nothing ever happened to, so that those take no memory.
 struct PortHealth {
-    double loss = 0;           // share of packets that vanish
-    double rate_factor = 1;
-    double extra_delay_ns = 0;
-    bool down = false;
+    double loss;             // share of packets that vanish
+    double changed_rate;     // share of the nominal one; 0: never changed
+    double extra_delay_ns;
+    bool down;
+    double rate_factor() const noexcept { return changed_rate > 0 ? changed_rate : 1.0; }
 };
 
 class FabricState {
@@ -183,7 +185,7 @@ public:
         note_impaired(was, is_impaired(p));
     }
     void set_rate_factor(uint32_t p, double factor) {
-        health_[p].rate_factor = factor;
+        health_[p].changed_rate = std::max(factor, 1e-9);  // the slowest there is, and not the 0 of no change
         retime(p);
     }
     void set_extra_delay(uint32_t p, double ns) {
@@ -196,7 +198,7 @@ public:
     }
     /// Slots a packet takes on this link, and by how much its rate had to be rounded for that.
     double rate_error(uint32_t p) const noexcept {
-        const double exact = fastest_gbps_ / (gbps_[p] * health_[p].rate_factor);
+        const double exact = fastest_gbps_ / (gbps_[p] * health_[p].rate_factor());
         return kinds_[ports_[p].kind].period / exact - 1.0;
     }
 
@@ -225,7 +227,6 @@ private:
         q.head = q.tail = kNone;
         q.target = is_nic(target) ? kNicTarget | target : static_cast<uint32_t>(c.out_offset[target]);
         q.flags = is_nic(target) ? Port::kFacesNic : 0;
-        health_[p] = PortHealth{};
     }
     void init_nic_ports() {
         nic_port_offset_.resize(num_nics_ + 1);
@@ -243,7 +244,7 @@ private:
     void retime(uint32_t p) {
         const PortHealth& h = health_[p];
         Port& q = ports_[p];
-        const double exact = fastest_gbps_ / (gbps_[p] * h.rate_factor);
+        const double exact = fastest_gbps_ / (gbps_[p] * h.rate_factor());
         PortKind k;
         k.period = static_cast<uint16_t>(std::clamp(std::round(exact), 1.0, 65'535.0));
         const double rtt_ns = settings_.base_rtt_ns > 0 ? settings_.base_rtt_ns : 12'000.0;

@@ -10,11 +10,11 @@ namespace farstep::sim {
 
 /// Low halves of what a sender counts: enough for what one flow adds.
 struct FlowMark {
-    uint32_t packets = 0, retransmitted = 0, declared_lost = 0, spurious = 0;
+    uint32_t packets = 0, retransmitted = 0, declared_lost = 0;
     FlowMark() = default;
     explicit FlowMark(const FlowCounters& k) noexcept
         : packets(static_cast<uint32_t>(k.packets)), retransmitted(static_cast<uint32_t>(k.retransmitted)),
-          declared_lost(static_cast<uint32_t>(k.declared_lost)), spurious(static_cast<uint32_t>(k.spurious)) {}
+          declared_lost(static_cast<uint32_t>(k.declared_lost)) {}
 };
 
 struct FlowRow {

@@ -10,6 +10,7 @@
 
 #include "farstep/connection.hpp"
 #include "farstep/sim/fabric_state.hpp"
+#include "farstep/sim/transport.hpp"
 
 namespace farstep::sim {
 
@@ -31,7 +32,10 @@ struct MrcSettings {
 class MrcConfigs {
 public:
     /// Both must outlive it.
-    MrcConfigs(const MrcSettings& s, const FabricState& f) : settings_(&s), fabric_(&f) {
+    MrcConfigs(const MrcSettings& s, const FabricState& f, const ConnectionsAhead& ahead) : settings_(&s), fabric_(&f) {
+        send_queue_ = round_up_power_of_two(static_cast<uint32_t>(std::clamp<uint64_t>(ahead.most_messages, 1, s.send_queue)));
+        // One more than there are, so that what lies before the first packet is never taken for one of them.
+        records_ = static_cast<uint32_t>(std::min<uint64_t>(ahead.most_packets + 1, kMaxMpr * kMprUnit_packets));
         for (uint32_t n = 0; n < f.num_nics(); ++n) {
             most_ports_ = std::max(most_ports_, f.num_nic_ports(n));
             widest_bytes_per_ns_ = std::max(widest_bytes_per_ns_, nic_gbps(n) / 8);
@@ -46,11 +50,12 @@ public:
         ConnectionConfig c;
         c.mtu_bytes = fabric_->settings().mtu_bytes;
         c.mpr = c.peer_mpr = mpr();
-        c.send_queue = is_source ? settings_->send_queue : 1;
+        c.send_queue = is_source ? send_queue_ : 1;
         c.immediate_queue = 1;
         c.sack_threshold_bytes = settings_->sack_threshold_bytes;
         c.burst_packets = 1;
-        c.send_records = is_source ? 0 : 1;
+        c.send_records = is_source ? records_ : 1;
+        c.receive_records = is_source ? 1 : records_;
         if (is_source) c.mpr = 1;
         c.max_nacks = is_source ? 1 : 4;
         c.max_sack_triggers = is_source ? 1 : 4;  // answers leave at once
@@ -101,7 +106,7 @@ public:
 private:
     const MrcSettings* settings_;
     const FabricState* fabric_;
-    uint32_t most_ports_ = 1;
+    uint32_t most_ports_ = 1, send_queue_ = 1, records_ = 0;
     double widest_bytes_per_ns_ = 0;  // all ports of one NIC
     std::unique_ptr<const ConnectionConfig> shared_[2][kMaxPlanes + 1];
     std::map<std::pair<double, uint64_t>, NsccConfig> windows_;  // those that differ, by what they differ in

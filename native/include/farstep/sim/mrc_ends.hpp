@@ -42,6 +42,7 @@ struct MrcSource : MrcEnd {
     Table<uint64_t> own_routes;
     Table<Walk> walks;
     SharedWindows<MrcSource>::Siblings* siblings = nullptr;
+    void* cold = nullptr;  // block of its cold tables
     uint64_t cwnd_bytes() const noexcept { return siblings->owner->window.cwnd_bytes(); }
 };
 
@@ -50,6 +51,7 @@ struct MrcTarget : MrcEnd {
               const ConnectionConfig& shared)
         : MrcEnd(c, window, links, planes, arena, shared), ways(c.paths.max_evs, arena) {}
     Table<ControlPath> ways;
+    void* cold = nullptr;
 };
 
 }  // namespace farstep::sim

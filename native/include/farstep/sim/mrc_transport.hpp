@@ -37,12 +37,12 @@ public:
     };
     static constexpr uint64_t kMaxMessage_bytes = uint64_t{1} << 29;
 
-    MrcTransport(const Settings& s, Network<Policy>& net, uint32_t num_connections)
-        : settings_(s), net_(&net), configs_(settings_, net.fabric()), rows_(num_connections), regions_(1),
+    MrcTransport(const Settings& s, Network<Policy>& net, const ConnectionsAhead& ahead)
+        : settings_(s), net_(&net), configs_(settings_, net.fabric(), ahead), rows_(ahead.count), regions_(1),
           shared_window_(NsccConfig{}) {
         region_key_ = regions_.add(&region_byte_, 1ull << 62, true, 1);
-        source_block_ = std::make_unique<BlockPool>(measure(true));
-        target_block_ = std::make_unique<BlockPool>(measure(false));
+        source_blocks_ = measure(true);
+        target_blocks_ = measure(false);
         data_.bth.has_timestamp = true;
         data_.reth.rkey = region_key_;
         data_.payload = &region_byte_;
@@ -61,8 +61,8 @@ public:
         r.source_nic = source;
         r.target_nic = target;
         CounterRng rng(settings_.seed * 0x9E3779B97F4A7C15ull + c);
-        r.source = static_cast<SourceEnd*>(source_block_->take());
-        r.target = static_cast<TargetEnd*>(target_block_->take());
+        r.source = static_cast<SourceEnd*>(source_blocks_->take());
+        r.target = static_cast<TargetEnd*>(target_blocks_->take());
         build_target(r, rng);
         const bool is_built = build_source(c, r, rng);
         dead_ports_.leave(source, target, *r.source, *r.target);
@@ -119,7 +119,7 @@ public:
         const Packet& k = net_->packet(number);
         const Cargo& g = net_->cargo(number);
         Row& r = rows_[g.connection];
-        if (!r.target) return;  // of a connection that is over
+        if (!r.target) return host.note_duplicate(g.connection);  // of a connection that is over
         TargetEnd& t = *r.target;
         const uint64_t now = t.later(host.now_ns());
         data_.bth.opcode = k.flags & kLast ? wire::Opcode::WriteLast : wire::Opcode::WriteMiddle;
@@ -129,10 +129,12 @@ public:
         data_.tseth.timestamp = g.stamp;
         data_.payload_bytes = k.bytes - net_->fabric().settings().overhead_bytes;
         const Arrival a{t.arrival_port[g.path >> kPlaneShift], (k.flags & Packet::kMarked) != 0, 0, g.path};
-        const uint64_t placed = t.connection.receiver().counters().packets;
+        const ReceiverCounters& counted = t.connection.receiver().counters();
+        const uint64_t placed = counted.packets, duplicates = counted.duplicates;
         const uint64_t done = t.connection.receiver().messages_done();
         t.connection.on_data(now, data_, a, regions_);
-        if (t.connection.receiver().counters().packets != placed) host.note_placed(data_.payload_bytes);
+        if (counted.packets != placed) host.note_placed(data_.payload_bytes);
+        else if (counted.duplicates != duplicates) host.note_duplicate(g.connection);
         answer(host, g.connection, r, now);
         for (uint64_t n = t.connection.receiver().messages_done() - done; n; --n) host.on_received(g.connection);
     }
@@ -239,7 +241,8 @@ public:
         const Row& r = rows_[c];
         if (!r.source) return {};
         const SenderCounters& k = r.source->connection.sender().counters();
-        return {k.packets, k.retransmitted, k.trimmed, k.lost_order + k.lost_late + k.lost_timeout, k.spurious};
+        const uint64_t duplicates = r.target->connection.receiver().counters().duplicates;
+        return {k.packets, k.retransmitted, k.trimmed, k.lost_order + k.lost_late + k.lost_timeout, duplicates};
     }
     static uint16_t entropy_value(uint16_t path) noexcept { return path & ((1u << kPlaneShift) - 1); }
     uint64_t window_bytes(uint32_t c) const noexcept { return rows_[c].source ? rows_[c].source->cwnd_bytes() : 0; }
@@ -266,7 +269,7 @@ public:
         for (const PathEvent& e : events_) f(e);
         events_.clear();
     }
-    size_t bytes_per_connection() const noexcept { return source_block_->bytes() + target_block_->bytes(); }
+    size_t bytes_per_connection() const noexcept { return source_blocks_->bytes() + target_blocks_->bytes(); }
 
 private:
     static constexpr uint64_t kFirstPsn = 1ull << 24;  // of a connection whose start_psn is 0
@@ -417,17 +420,15 @@ private:
         return p;
     }
     // Lays one end out in scratch memory to see how much it takes: once for its small tables, once for all.
-    size_t measure(bool is_source) {
-        lay_out(is_source);
-        return lay_out(is_source);
-    }
-    size_t lay_out(bool is_source) {
+    std::unique_ptr<EndBlocks> measure(bool is_source) { return lay_out(is_source), lay_out(is_source); }
+    std::unique_ptr<EndBlocks> lay_out(bool is_source) {
         poll_lines_ = is_source ? HotLines{} : poll_lines_;
         ack_lines_ = is_source ? HotLines{} : ack_lines_;
         if (!is_source) data_lines_ = answer_lines_ = HotLines{};
         const Reservation scratch_memory(kScratch_bytes);
         std::byte* const scratch = static_cast<std::byte*>(scratch_memory.data());
-        Arena arena(scratch, kScratch_bytes);
+        Arena arena(scratch, kScratch_bytes / 2);
+        arena.use_cold(scratch + kScratch_bytes / 2, kScratch_bytes / 2);
         const ConnectionConfig c = configs_.config(is_source, configs_.most_ports(), 1);
         const uint32_t planes = configs_.most_ports();
         std::vector<PlaneLink> links(planes);
@@ -460,7 +461,7 @@ private:
             end->~TargetEnd();
         }
         (is_source ? source_small_ : target_small_) = arena.small_bytes();
-        return arena.used_bytes();
+        return std::make_unique<EndBlocks>(arena.used_bytes(), arena.cold_used_bytes());
     }
     static size_t head_bytes(const MrcEnd& end) noexcept {
         const auto at = [](const void* p) { return static_cast<const std::byte*>(p); };
@@ -486,7 +487,8 @@ private:
     bool build_source(uint32_t c, Row& r, CounterRng& rng) {
         const FabricState& f = net_->fabric();
         const uint32_t planes = f.num_nic_ports(r.source_nic);
-        Arena arena(r.source, source_block_->bytes());
+        Arena arena(r.source, source_blocks_->bytes());
+        void* const cold = source_blocks_->take_cold(arena);
         PlaneLink links[kMaxPlanes];
         fill_links(r.source_nic, r.target_nic, links);
         const ConnectionConfig config_of = configs_.config(true, planes, rng.next());
@@ -494,6 +496,7 @@ private:
         new (place<SourceEnd>(arena)) SourceEnd(config_of, configs_.shared(congestion(r)), links, planes, &arena,
                                                 configs_.shared(true, planes), siblings.owner);
         SourceEnd& s = *r.source;
+        s.cold = cold;
         windows_.join(siblings, &s, c);
         const uint32_t each = settings_.active_evs_per_plane + settings_.backup_evs_per_plane;
         for (uint32_t k = 0; k < planes; ++k) {
@@ -518,12 +521,14 @@ private:
     void build_target(Row& r, CounterRng& rng) {
         const FabricState& f = net_->fabric();
         const uint32_t planes = f.num_nic_ports(r.target_nic);
-        Arena arena(r.target, target_block_->bytes());
+        Arena arena(r.target, target_blocks_->bytes());
+        void* const cold = target_blocks_->take_cold(arena);
         PlaneLink links[kMaxPlanes];
         fill_links(r.target_nic, r.source_nic, links);
         const ConnectionConfig config_of = configs_.config(false, planes, rng.next());
         new (place<TargetEnd>(arena)) TargetEnd(config_of, shared_window_, links, planes, &arena, configs_.shared(false, planes));
         TargetEnd& t = *r.target;
+        t.cold = cold;
         for (uint32_t k = 0; k < planes; ++k) {
             const uint32_t nic_port = f.first_nic_port(r.target_nic) + k, uplink = f.nic_port(nic_port).port;
             const PathWalk walk = net_->router().walk(uplink, r.source_nic, rng);
@@ -563,11 +568,11 @@ private:
             if (r.source->routes[i] != MrcSource::kUnmade) net_->router().release(r.source->routes[i]);
         for (uint32_t i = 0; i < r.target->num_ways; ++i) net_->router().release(r.target->ways[i].route);
         windows_.leave(r.source_nic, r.target_nic, r.source, [this](SourceEnd* end) {
+            source_blocks_->give(end, end->cold);
             end->~SourceEnd();
-            source_block_->give(end);
         });
+        target_blocks_->give(r.target, r.target->cold);
         r.target->~TargetEnd();
-        target_block_->give(r.target);
         r.source = nullptr;
         r.target = nullptr;
     }
@@ -578,7 +583,7 @@ private:
     VirtualArray<Row> rows_;
     size_t source_small_ = 0, target_small_ = 0;
     HotLines poll_lines_, ack_lines_, data_lines_, answer_lines_;
-    std::unique_ptr<BlockPool> source_block_, target_block_;
+    std::unique_ptr<EndBlocks> source_blocks_, target_blocks_;
     SharedWindows<SourceEnd> windows_;
     RegionTable regions_;
     uint8_t region_byte_ = 0;

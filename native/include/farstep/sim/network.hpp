@@ -68,7 +68,7 @@ public:
     }
     void prefetch_control(uint32_t i) const noexcept { controls_.prefetch(i); }
     CounterRng& rng() noexcept { return rng_; }
-    Calendar& events() noexcept { return events_; }
+    SparseCalendar& events() noexcept { return events_; }
     /// Keeps account of the packets of so many connections from here on.
     void set_num_connections(uint32_t n) { fates_.assign(n, {}); }
     ConnectionFate& fate(uint32_t connection) noexcept { return fates_[connection]; }
@@ -524,7 +524,8 @@ private:
     Pool<Packet> packets_;
     VirtualArray<Cargo> cargo_;
     Pool<Control> controls_;
-    Calendar wire_, events_;
+    Calendar wire_;
+    SparseCalendar events_;
     std::vector<Arrival> arrivals_;
     std::vector<uint32_t> turn_, charges_;
     size_t num_arrivals_ = 0;

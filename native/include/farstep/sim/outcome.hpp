@@ -24,20 +24,21 @@ struct EngineSettings {
 struct TaskOutcome {
     static constexpr int64_t kNever = -1;
     int64_t start_ns = kNever, finish_ns = kNever;
-    uint32_t packets = 0, retransmitted = 0, declared_lost = 0, spurious = 0;  // what the sender knows
-    uint32_t trims = 0, dropped = 0;                                          // what the network did
+    uint32_t packets = 0, retransmitted = 0, declared_lost = 0;  // what the sender knows
+    uint32_t duplicates = 0;                                     // what the receiver had before
+    uint32_t trims = 0, dropped = 0;                             // what the network did
 
     /// Adds what a sender counted since `before`.
     void add(const FlowMark& now, const FlowMark& before) noexcept {
         packets += now.packets - before.packets;
         retransmitted += now.retransmitted - before.retransmitted;
         declared_lost += now.declared_lost - before.declared_lost;
-        spurious += now.spurious - before.spurious;
     }
-    /// Takes over what the network did to packets of its connection.
+    /// Takes over what became of packets of its connection.
     void take(ConnectionFate& f) noexcept {
         trims += f.trimmed;
         dropped += f.dropped;
+        duplicates += f.duplicates;
         f = {};
     }
 };

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "farstep/sim/connections_ahead.hpp"
 #include "farstep/sim/fault_actions.hpp"
 #include "farstep/sim/fetch_ahead.hpp"
 #include "farstep/sim/flow_row.hpp"
@@ -66,7 +67,8 @@ public:
         timers_ = std::make_unique<VirtualArray<Slot>>(num_timers_);
         rings_ = std::make_unique<NicRings>(net_.fabric().num_nics(), n);
         for (uint32_t i = 0; i < n; ++i) rings_->set_nic(i, rows_[i].source);
-        transport_ = std::make_unique<T>(transport_settings_, net_, n);
+        const uint64_t mtu_bytes = net_.fabric().settings().mtu_bytes;
+        transport_ = std::make_unique<T>(transport_settings_, net_, connections_ahead(tasks_, n, T::kMaxMessage_bytes, mtu_bytes));
         net_.set_num_connections(n);
         for (uint32_t i = 0; i < tasks_.size(); ++i)
             if (tasks_.at(i).waits_for == 0) plan_start(i, 0);
@@ -159,6 +161,7 @@ public:
         progress_slot_ = slot_;
         goodput_bytes_ += payload_bytes;
     }
+    void note_duplicate(uint32_t c) noexcept { ++net_.fate(c).duplicates; }
     void note_retransmitted() noexcept { ++retransmitted_; }
 
     // ---- results -------------------------------------------------------------------------------------------------------
@@ -441,8 +444,7 @@ private:
         ++flows_running_;
         last_start_slot_ = slot_;
         Task& t = tasks_.at(task);
-        const uint64_t pieces = (t.size_bytes + T::kMaxMessage_bytes - 1) / T::kMaxMessage_bytes;
-        t.pieces = std::max(1u, static_cast<uint32_t>(pieces));
+        t.pieces = messages_of(t.size_bytes, T::kMaxMessage_bytes);
         const uint32_t c = t.connection;
         FlowRow& r = rows_[c];
         if (r.last != TaskGraph::kNoTask) tasks_.at(r.last).next_of_connection = task;

@@ -1,6 +1,7 @@
 // Routes as stacks of port labels, made once for every path of a connection; no packet ever looks anything up.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstdint>
@@ -18,6 +19,27 @@ namespace farstep::sim {
 struct PathWalk {
     uint64_t start = 0, stride = 1, count = 1;
     uint64_t at(uint64_t index) const noexcept { return (start + index % count * stride) % count; }
+};
+
+/// Numbers of sets, or -1, in half the memory where there are few sets: most of what a router holds.
+class SetNumbers {
+public:
+    void assign(const int32_t* numbers, uint64_t count) {
+        is_wide_ = std::any_of(numbers, numbers + count, [](int32_t n) { return n >= kNoSet; });
+        wide_.assign(numbers, numbers + (is_wide_ ? count : 0));
+        narrow_.resize(is_wide_ ? 0 : count);
+        for (size_t i = 0; i < narrow_.size(); ++i) narrow_[i] = static_cast<uint16_t>(numbers[i]);
+    }
+    int32_t at(size_t i) const noexcept {
+        if (is_wide_) return wide_[i];
+        return narrow_[i] == kNoSet ? -1 : int32_t{narrow_[i]};
+    }
+
+private:
+    static constexpr uint16_t kNoSet = UINT16_MAX;  // what -1 is cut to
+    bool is_wide_ = false;
+    std::vector<int32_t> wide_;
+    std::vector<uint16_t> narrow_;
 };
 
 class Router {
@@ -39,7 +61,7 @@ public:
         const int16_t b = node_block_[node];
         if (b < 0 || b != node_block_[attachment] || node_column_[attachment] < 0) return {};
         const int64_t cell = block_next_[b] + int64_t{node_row_[node]} * block_columns_[b] + node_column_[attachment];
-        const int32_t set = next_set_[static_cast<size_t>(cell)];
+        const int32_t set = next_set_.at(static_cast<size_t>(cell));
         if (set < 0) return {};
         const int64_t at = block_set_[b] + set;
         return {set_ports_.data() + set_offset_[at], static_cast<uint32_t>(set_offset_[at + 1] - set_offset_[at])};
@@ -145,7 +167,7 @@ public:
         block_set_.assign(c.block_set, c.block_set + c.num_blocks);
         block_columns_.assign(c.block_columns, c.block_columns + c.num_blocks);
         set_offset_.assign(c.set_offset, c.set_offset + c.num_sets + 1);
-        next_set_.assign(c.next_set, c.next_set + c.next_set_size);
+        next_set_.assign(c.next_set, c.next_set_size);
         set_ports_.resize(c.num_set_links);
         for (uint64_t i = 0; i < c.num_set_links; ++i)
             set_ports_[i] = fabric_->port_of_link(static_cast<uint32_t>(c.set_links[i]));
@@ -170,7 +192,7 @@ private:
     std::vector<int32_t> node_row_, node_column_;
     std::vector<int64_t> block_next_, block_set_;
     std::vector<int32_t> block_columns_;
-    std::vector<int32_t> next_set_;
+    SetNumbers next_set_;
     std::vector<int64_t> set_offset_;
     std::vector<uint32_t> set_ports_;
     std::vector<int32_t> via_;

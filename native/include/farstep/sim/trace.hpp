@@ -13,6 +13,7 @@ namespace farstep::sim {
 /// Packets of one connection that did not arrive whole.
 struct ConnectionFate {
     uint32_t dropped = 0, trimmed = 0;
+    uint32_t duplicates = 0;  // arrived whole though they had before
 };
 
 /// How a packet ended.

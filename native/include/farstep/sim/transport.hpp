@@ -8,7 +8,7 @@
 //   struct Settings;                              plain numbers
 //   struct Policy {                               what the fabric must be able to do, see network.hpp
 //       static constexpr bool kLossless, kAdaptive; };
-//   T(const Settings&, Network<Policy>&, uint32_t num_connections);
+//   T(const Settings&, Network<Policy>&, const ConnectionsAhead&);
 //
 //   template <class Host> bool open(Host&, uint32_t c, uint32_t source_nic, uint32_t target_nic);
 //       first message of a connection is about to be posted: make routes and state. False: no path at all.
@@ -40,6 +40,7 @@
 //   void on_completed(uint32_t c);                the source knows that
 //   void on_failed(uint32_t c, const char* why);  the connection gave up
 //   void note_placed(uint64_t payload_bytes);     a packet that was not there before arrived: the run makes progress
+//   void note_duplicate(uint32_t c);              a whole packet arrived that was there before
 //   void note_retransmitted();                    poll() gave a packet that had been sent before
 //
 // Lossless fabrics: call network().set_pause_thresholds() once. Adaptive routing: set Packet::kAdaptive and a route word
@@ -53,6 +54,12 @@
 
 namespace farstep::sim {
 
+/// What is known of the connections of a run before it begins: nobody need have room for more than that.
+struct ConnectionsAhead {
+    uint32_t count = 0;
+    uint64_t most_messages = 0, most_packets = 0;  // on one connection, from its first to its last
+};
+
 /// A packet that leaves by a port of the NIC.
 struct Departure {
     uint32_t packet = 0;
@@ -64,7 +71,7 @@ struct FlowCounters {
     uint64_t packets = 0, retransmitted = 0;
     uint64_t trims = 0;          // it was told of
     uint64_t declared_lost = 0;  // given up without word of what became of them
-    uint64_t spurious = 0;       // of these, arrived all the same
+    uint64_t duplicates = 0;     // arrived whole though they were there: somebody sent them again for nothing
 };
 
 /// A path of a connection changed its state.

@@ -28,7 +28,9 @@ public:
         const auto address = reinterpret_cast<uintptr_t>(raw_);
         data_ = align ? reinterpret_cast<void*>((address + kHugePage_bytes - 1) & ~(kHugePage_bytes - 1)) : raw_;
 #ifdef MADV_HUGEPAGE
-        if (align) ::madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish: without it everything works, only slower
+        // Wishes: without them everything works, only slower, or resident where nobody looked.
+        if (align) ::madvise(data_, bytes_, MADV_HUGEPAGE);
+        if (!huge) ::madvise(raw_, mapped_, MADV_NOHUGEPAGE);
 #endif
     }
     ~Reservation() {

@@ -140,7 +140,7 @@ public:
         if (how.trimmed) return false;
         ++unanswered_;
         const bool is_new = window_.receive(d.sequence);
-        counters_.spurious += !is_new;
+        counters_.duplicates += !is_new;
         messages_.on_delivered(window_.expected());
         if (d.flags & RivalData::kAsksAnswer) asked_ = true;
         const bool closed = asked_ && window_.num_early() == 0;

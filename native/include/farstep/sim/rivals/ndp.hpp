@@ -130,7 +130,7 @@ public:
             return false;
         }
         const bool is_new = !how.trimmed && window_.receive(d.sequence);
-        if (!is_new && !how.trimmed) ++counters_.spurious;
+        if (!is_new && !how.trimmed) ++counters_.duplicates;
         messages_.on_delivered(window_.expected());
         owe(d, RivalAnswer::kAck);
         return is_new;

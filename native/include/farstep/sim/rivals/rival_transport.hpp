@@ -50,8 +50,8 @@ public:
     };
     static constexpr uint64_t kMaxMessage_bytes = uint64_t{1} << 29;
 
-    RivalTransport(const Settings& s, Network<Policy>& net, uint32_t num_connections)
-        : settings_(s), net_(&net), rows_(num_connections), num_connections_(num_connections) {
+    RivalTransport(const Settings& s, Network<Policy>& net, const ConnectionsAhead& ahead)
+        : settings_(s), net_(&net), rows_(ahead.count), num_connections_(ahead.count) {
         if constexpr (Lossless) net.set_pause_thresholds(s.xoff_packets, s.xon_packets);
         if constexpr (ReceiverPaced<P>)
             for (uint32_t n = 0; n < net.fabric().num_nics(); ++n)
@@ -250,11 +250,13 @@ private:
     template <class Host>
     void arrive(Host& host, uint32_t c, const RivalData& d, Arrived how) {
         Row& r = rows_[c];
-        if (!r.state) return;  // of a connection that is over
+        if (!r.state) return how.trimmed ? void() : host.note_duplicate(c);  // of a connection that is over
         State& s = *r.state;
         const uint64_t now = s.later(host.now_ns());
         const uint32_t done = s.protocol.messages_delivered();
+        const uint64_t duplicates = s.protocol.counters().duplicates;
         if (s.protocol.on_data(now, d, how)) host.note_placed(d.bytes - net_->fabric().settings().overhead_bytes);
+        if (s.protocol.counters().duplicates != duplicates) host.note_duplicate(c);
         send_answers(host, c, r);
         host.set_timer(2 * c, s.protocol.next_timeout_ns());
         if constexpr (ReceiverPaced<P>) {

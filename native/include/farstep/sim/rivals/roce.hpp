@@ -143,7 +143,7 @@ public:
             return true;
         }
         if (d.sequence < q.expected) {
-            ++counters_.spurious;
+            ++counters_.duplicates;
             owe(d.path, RivalAnswer::kAck);
         } else if (!q.has_refused) {  // once for each gap
             q.has_refused = true;

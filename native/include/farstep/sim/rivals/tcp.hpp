@@ -120,7 +120,7 @@ public:
         if (how.trimmed) return false;  // a header without its payload is nothing to TCP
         const bool in_order = d.sequence == window_.expected() && window_.num_early() == 0;
         const bool is_new = window_.receive(d.sequence);
-        counters_.spurious += !is_new;
+        counters_.duplicates += !is_new;
         messages_.on_delivered(window_.expected());
         last_reference_ = d.sequence;
         last_path_ = d.path;

@@ -174,7 +174,7 @@ public:
         const bool is_first = received_bytes_ == 0;
         unanswered_bytes_ += d.bytes;
         if (!window_.receive(d.sequence)) {
-            ++counters_.spurious;
+            ++counters_.duplicates;
             owe(d, how, RivalAnswer::kAck);
             return false;
         }
