@@ -6,6 +6,7 @@ One line per mistake: which file, which key, which value, and what would be vali
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,41 @@ if TYPE_CHECKING:
 
 VALUE_CHARACTERS_MAX = 60
 """Longest rendering of a wrong value in a message; a whole table pasted back helps nobody."""
+
+_PLAIN_WORDS = (
+    ("input should be a valid dictionary or instance of", "must be a table of"),
+    ("input should be", "must be"),
+    ("a valid integer, got a number with a fractional part", "a whole number"),
+    ("a valid integer, unable to parse string as an integer", "an integer"),
+    ("a valid number, unable to parse string as a number", "a number"),
+    ("a valid integer", "an integer"),
+    ("a valid tuple", "a list"),
+    ("a valid boolean, unable to interpret input", "true or false"),
+    ("a valid boolean", "true or false"),
+    ("a valid string", "text"),
+    ("a valid ", "a "),
+    ("string should have at least 1 character", "must not be empty"),
+    ("string should have", "must have"),
+)
+"""What the validation library says, and how people say it."""
+
+
+def quoted(value: object) -> str:
+    r"""Renders a value that a user gave, for a message: on one line, and shortened if it is long.
+
+    Example:
+        >>> print(quoted("two\nlines"), quoted(7))
+        "two\nlines" 7
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    except Exception:  # a value of a class that cannot even be shown
+        text = f"<{type(value).__name__}>"
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return text
+    end = '..."' if isinstance(value, str) else "..."
+    return text[: VALUE_CHARACTERS_MAX - len(end)] + end
 
 
 class ConfigError(ValueError):
@@ -41,7 +77,8 @@ def describe_validation_error(
         if item["type"] == "too_short" and any(_is_inside(other["loc"], item["loc"]) for other in items):
             continue  # the entries that would have made it long enough are reported themselves
         key = _key([*prefix, *_without_union_tags(item["loc"], item)])
-        message = item["msg"].removeprefix("Value error, ")
+        is_ours = item["type"] == "value_error"
+        message = item["msg"].removeprefix("Value error, ") if is_ours else _plain(item["msg"])
         if item["type"] == "missing":
             lines.append(f"{source}: {key}: this key is required")
         elif item["type"] == "extra_forbidden":
@@ -56,7 +93,7 @@ def describe_validation_error(
         elif item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
             lines.append(f"{source}: {key}: {message}" if key else f"{source}: {message}")
         else:
-            lines.append(f"{source}: {key} = {_shown(item['input'])}: {_lowered(message)}")
+            lines.append(f"{source}: {key} = {_shown(item['input'])}: {message}")
     return "\n".join(lines)
 
 
@@ -73,7 +110,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
     except ValueError as error:  # a name that no file can have
-        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from error
+        raise ConfigError(f"{quoted(str(path))}: cannot be read: {error}") from error
     return parse_toml(text, source=str(path))
 
 
@@ -110,7 +147,7 @@ def check_keys(table: object, valid: Iterable[str]) -> None:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise ValueError(f"no key {_shown(key)} here; {hint}valid keys: {', '.join(known)}")
+            raise ValueError(f"no key {quoted(key)} here; {hint}valid keys: {', '.join(known)}")
 
 
 def names(known: Iterable[object]) -> str:
@@ -146,8 +183,7 @@ def _key(parts: Sequence[str | int]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, dict) and "kind" in value:
         value = value["kind"]
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 3] + "..."
+    return quoted(value)
 
 
 def _length_rule(item: Any) -> str:
@@ -157,8 +193,12 @@ def _length_rule(item: Any) -> str:
     return f"number of entries = {limits['actual_length']}; valid: {valid}"
 
 
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]
+def _plain(message: str) -> str:
+    """Says what the validation library says as the rest of our messages do."""
+    text = message[:1].lower() + message[1:]
+    for found, plain in _PLAIN_WORDS:
+        text = text.replace(found, plain)
+    return text
 
 
 _UNION_TAGS: set[str] = set()

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from farstep.fabric.channels import Channel
-from farstep.fabric.errors import ConfigError, describe_validation_error, parse_toml, read_toml
+from farstep.fabric.errors import ConfigError, describe_validation_error, parse_toml, quoted, read_toml
 from farstep.fabric.faults import FAULTS_MAX, Fault, Restore
 from farstep.fabric.tables import Table
 
@@ -117,9 +117,9 @@ def check_script(faults: Iterable[Fault]) -> None:
             raise ValueError(f"faults[{index}] ({entry.kind}) needs at_s or at_step")
         if entry.name is not None:
             if entry.name in seen:
-                raise ValueError(f"faults[{index}].name = {entry.name!r} is used twice")
+                raise ValueError(f"faults[{index}].name = {quoted(entry.name)} is used twice")
             seen.add(entry.name)
         if isinstance(entry, Restore) and entry.fault is not None and entry.fault not in known:
             listed = ", ".join(sorted(known)) or "none; give the fault a name"
-            wrong = f"faults[{index}].fault = {entry.fault!r}"
+            wrong = f"faults[{index}].fault = {quoted(entry.fault)}"
             raise ValueError(f"{wrong}: no such fault; named faults: {listed}")

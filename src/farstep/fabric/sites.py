@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from farstep.fabric.channels import Channel, ChannelState, bytes_in_ms
-from farstep.fabric.errors import ConfigError, describe_validation_error, names, read_toml
+from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted, read_toml
 from farstep.fabric.tables import Table
 
 SITES_MAX = 64
@@ -98,9 +98,9 @@ class EmulatedPath(Table):
         for stem in ("ecn_threshold", "queue_limit"):
             in_kb, in_ms = getattr(self, f"{stem}_kb"), getattr(self, f"{stem}_ms")
             if in_kb is not None and in_ms is not None:
-                raise ValueError(f"path {self.name!r}: give {stem}_kb or {stem}_ms, not both")
+                raise ValueError(f"path {quoted(self.name)}: give {stem}_kb or {stem}_ms, not both")
             if in_ms is not None and self.rate_mbps is None:
-                raise ValueError(f"path {self.name!r}: {stem}_ms needs rate_mbps, or give {stem}_kb")
+                raise ValueError(f"path {quoted(self.name)}: {stem}_ms needs rate_mbps, or give {stem}_kb")
         return self
 
     def state(self) -> ChannelState:
@@ -158,7 +158,7 @@ class EmulatedNetwork(Table):
         for index, site in enumerate(value):
             check_name(site)
             if site in value[:index]:
-                raise ValueError(f"site {site!r} is listed twice")
+                raise ValueError(f"site {quoted(site)} is listed twice")
         return value
 
     @model_validator(mode="after")
@@ -167,17 +167,21 @@ class EmulatedNetwork(Table):
         known = names(self.sites)
         for path in self.paths:
             if path.name in seen:
-                raise ValueError(f"path name {path.name!r} is used twice; give each path its own name")
+                raise ValueError(f"path name {quoted(path.name)} is used twice; give each path its own name")
             seen.add(path.name)
             if path.between is None:
                 if len(self.sites) != 2:
-                    raise ValueError(f"path {path.name!r} needs between = [site, site]; sites: {known}")
+                    raise ValueError(f"path {quoted(path.name)} needs between = [site, site]; sites: {known}")
                 continue
             for site in path.between:
                 if site not in self.sites:
-                    raise ValueError(f"path {path.name!r}: unknown site {site!r}; known sites: {known}")
+                    raise ValueError(
+                        f"path {quoted(path.name)}: unknown site {quoted(site)}; known sites: {known}"
+                    )
             if path.between[0] == path.between[1]:
-                raise ValueError(f"path {path.name!r} joins {path.between[0]!r} to itself; name two sites")
+                raise ValueError(
+                    f"path {quoted(path.name)} joins {quoted(path.between[0])} to itself; name two sites"
+                )
         return self
 
     def ends(self, path: EmulatedPath) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from farstep.fabric.channels import Channel
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 
 TARGET_KEYS = ("path", "plane", "site", "sites")
 """Keys that name a target of an emulated network, in the order messages list them."""
@@ -80,7 +80,7 @@ class Target:
         if self.element is not None:
             key, value = self.element
             raise ConfigError(
-                f'{key} = "{value}": an emulated network has no such elements; valid here:'
+                f"{key} = {quoted(value)}: an emulated network has no such elements; valid here:"
                 f" {', '.join(TARGET_KEYS)} (a simulated network has {names(ELEMENT_KEYS)})"
             )
         listed = tuple(channels)
@@ -93,7 +93,7 @@ class Target:
     def _check_names(self, channels: tuple[Channel, ...]) -> None:
         paths = sorted({channel.path for channel in channels})
         if self.path is not None and not any(fnmatchcase(path, self.path) for path in paths):
-            raise ConfigError(f'path = "{self.path}": no such path; known paths: {names(paths)}')
+            raise ConfigError(f"path = {quoted(self.path)}: no such path; known paths: {names(paths)}")
         planes = sorted({channel.plane for channel in channels})
         if self.plane is not None and self.plane not in planes:
             raise ConfigError(f"plane = {self.plane}: no such plane; known planes: {names(planes)}")
@@ -103,7 +103,7 @@ class Target:
             mentioned += [("direction", site) for site in self._ends() if site != ANY_SITE]
         for key, site in mentioned:
             if site is not None and site not in known:
-                raise ConfigError(f'{key} = "{site}": no such site; known sites: {names(known)}')
+                raise ConfigError(f"{key} = {quoted(site)}: no such site; known sites: {names(known)}")
 
     def _matches(self, channel: Channel) -> bool:
         ends = (channel.from_site, channel.to_site)
@@ -122,7 +122,9 @@ class Target:
     def _ends(self) -> tuple[str, str]:
         source, arrow, sink = (self.direction or "").partition("->")
         if not arrow or not source.strip() or not sink.strip():
-            raise ValueError(f'direction = "{self.direction}": write "SITE->SITE"; "*" stands for any site')
+            raise ValueError(
+                f'direction = {quoted(self.direction)}: write "SITE->SITE"; "*" stands for any site'
+            )
         return source.strip(), sink.strip()
 
     def __str__(self) -> str:

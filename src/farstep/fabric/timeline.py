@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from farstep.fabric.channels import Channel, ChannelState
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.fault_base import FLAP_PERIOD_S_MIN, FaultBase, Override
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript, check_script
@@ -185,9 +185,13 @@ class FaultTimeline:
         actions = self.advance_to(now_ns)
         if isinstance(fault, Restore) and fault.fault is not None and fault.fault not in self._known_names:
             listed = ", ".join(sorted(self._known_names)) or "none"
-            raise ConfigError(f"{source}: fault = {fault.fault!r}: no such fault; known faults: {listed}")
+            raise ConfigError(
+                f"{source}: fault = {quoted(fault.fault)}: no such fault; known faults: {listed}"
+            )
         if fault.name is not None and fault.name in self._known_names:
-            raise ConfigError(f"{source}: name = {fault.name!r} is used by an earlier fault; choose another")
+            raise ConfigError(
+                f"{source}: name = {quoted(fault.name)} is used by an earlier fault; choose another"
+            )
         if fault.target.keys:
             try:
                 self._resolve(fault.target)
@@ -219,7 +223,7 @@ class FaultTimeline:
         period_s = fault.period_s if isinstance(fault, Flap) else None
         if self._has_real_packets and period_s is not None and period_s < FLAP_PERIOD_S_MIN:
             raise ConfigError(
-                f"{source}.period_s = {period_s:g}: input should be greater than or equal to {FLAP_PERIOD_S_MIN:g}"
+                f"{source}.period_s = {period_s:g}: must be greater than or equal to {FLAP_PERIOD_S_MIN:g}"
             )
 
     def _schedule(self, fault: Fault, fault_id: int, *, source: str) -> None:

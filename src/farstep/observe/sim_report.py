@@ -218,7 +218,7 @@ COMPARED: tuple[Row, ...] = (
     ("packets trimmed", "trims", "count"),
     ("packets given up by senders", "declared_lost", "count"),
     ("packets sent again", "retransmitted", "count"),
-    ("of these, in vain", "spurious", "count"),
+    ("packets that arrived twice", "spurious", "count"),
     ("most against least loaded plane", "plane_balance", "ratio"),
     ("longest queue", "max_queue_bytes", "bytes"),
     ("load of the worst link", "worst_link_utilisation", "share"),
@@ -529,9 +529,9 @@ def _wait(result: SimulationResult) -> list[str]:
 
 
 def _typeset(line: str) -> str:
-    """Writes what a terminal was spared: arrows, micro signs and large units."""
+    """Writes what a terminal was spared: micro signs and large units. Names stay as fault scripts take them."""
     line = re.sub(r"\b(\d{4,}) B\b", lambda found: quantity_text(int(found[1]), "B"), line)
-    return re.sub(r"(?<=\d) us\b", " µs", line).replace("->", "→")
+    return re.sub(r"(?<=\d) us\b", " µs", line)
 
 
 def _ends(result: SimulationResult) -> str:

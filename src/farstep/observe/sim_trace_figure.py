@@ -132,11 +132,11 @@ def _row(result: SimulationResult, packets: dict[str, NDArray[Any]], row: int) -
 
 
 def _way(result: SimulationResult, links: NDArray[Any]) -> str:
-    """Nodes on the way, such as `NIC 3 → T0 130 → NIC 5`."""
+    """Nodes on the way, such as `nic/3 → t0/p1/7 → nic/5`."""
     names = [result.links.name(link) for link in links[links >= 0].tolist()]
     return " → ".join([_node(names[0], 0), *(_node(name, -1) for name in names)]) if names else "-"
 
 
 def _node(name: str, end: int) -> str:
-    """One end of a link by the link's name, such as `NIC 3 -> T0 130, plane 1`."""
-    return name.partition(",")[0].split(" -> ")[end]
+    """One end of a link by the link's name, such as `nic/3->t0/p1/7#1`."""
+    return name.partition("#")[0].split("->")[end]

@@ -6,17 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 
 __all__ = ["expect", "expect_list", "expect_path", "expect_whole"]
-
-SHOWN_MAX = 60
-"""Characters of a wrong value that are shown."""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 
 def expect(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
@@ -33,7 +25,7 @@ def expect(name: str, value: object, kinds: type | tuple[type, ...], what: str) 
     """
     allowed = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-        raise ConfigError(f"{name} = {_shown(value)}: must be {what}")
+        raise ConfigError(f"{name} = {quoted(value)}: must be {what}")
 
 
 def expect_whole(name: str, value: object, low: int, high: int) -> None:
@@ -44,7 +36,7 @@ def expect_whole(name: str, value: object, low: int, high: int) -> None:
     """
     integer = hasattr(type(value), "__index__") and not isinstance(value, bool)
     if not integer or not low <= value.__index__() <= high:  # type: ignore[attr-defined]
-        raise ConfigError(f"{name} = {_shown(value)}: must be a whole number from {low} to {high}")
+        raise ConfigError(f"{name} = {quoted(value)}: must be a whole number from {low} to {high}")
 
 
 def expect_list(name: str, values: object, what: str) -> list[Any]:
@@ -54,7 +46,7 @@ def expect_list(name: str, values: object, what: str) -> list[Any]:
         ConfigError: it is none: text and tables are not.
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
-        raise ConfigError(f"{name} = {_shown(values)}: must be a list of {what}")
+        raise ConfigError(f"{name} = {quoted(values)}: must be a list of {what}")
     return list(values)
 
 

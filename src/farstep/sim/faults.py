@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript
 from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
@@ -89,7 +89,7 @@ def _in_seconds(table: Mapping[str, Any], where: str) -> dict[str, Any]:
                 continue
             value = plain.pop(key)
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise ConfigError(f"{where}.{key} = {value!r}: must be a number, at least 0")
+                raise ConfigError(f"{where}.{key} = {quoted(value)}: must be a number, at least 0")
             plain[f"{stem}_s"] = value / per_second
     return plain
 
@@ -108,9 +108,11 @@ def _check_draw(fault: Fault, draw: Mapping[str, Any], where: str) -> None:
         raise ConfigError(f"{where}: restore takes no {next(iter(draw))}")
     choose, percent = draw.get("choose", 1), draw.get("choose_percent", 100)
     if isinstance(choose, bool) or not isinstance(choose, int) or choose < 1:
-        raise ConfigError(f"{where}.choose = {choose!r}: must be a whole number, at least 1")
+        raise ConfigError(f"{where}.choose = {quoted(choose)}: must be a whole number, at least 1")
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent <= 100:
-        raise ConfigError(f"{where}.choose_percent = {percent!r}: must be a number above 0 and at most 100")
+        raise ConfigError(
+            f"{where}.choose_percent = {quoted(percent)}: must be a number above 0 and at most 100"
+        )
 
 
 def link_actions(
@@ -219,9 +221,5 @@ def _drawn(faults: Sequence[ScriptedFault], topology: Topology, seed: int, sourc
 
 
 def _cable_name(topology: Topology, cable: int) -> str:
-    """What a fault script calls one cable, the number among parallel ones included."""
-    link = 2 * cable
-    source, target = int(topology.link_source[link]), int(topology.link_target[link])
-    parallel = np.flatnonzero((topology.link_source == source) & (topology.link_target == target))
-    number = int(np.searchsorted(parallel, link))
-    return f"{topology.node_name(source)}-{topology.node_name(target)}#{number}"
+    """What a fault script calls one cable, both directions of it."""
+    return topology.link_name(2 * cable).replace("->", "-", 1)

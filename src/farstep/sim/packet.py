@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep import _native
+from farstep.fabric.errors import quoted
 from farstep.fabric.topology import Topology
 from farstep.sim.link_actions import LinkAction
 from farstep.sim.reconvergence import reroutes
@@ -152,7 +153,7 @@ class PacketSettings:
         for name, (low, high) in _LIMITS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise PacketSettingsError(f"{name} = {value!r}; valid: {low} to {high}")
+                raise PacketSettingsError(f"{name} = {quoted(value)}; valid: {low} to {high}")
         if self.mtu_bytes + self.overhead_bytes > _WIRE_BYTES_MAX:
             raise PacketSettingsError(
                 f"mtu_bytes + overhead_bytes = {self.mtu_bytes + self.overhead_bytes}; valid: up to {_WIRE_BYTES_MAX}"

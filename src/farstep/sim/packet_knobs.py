@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 from farstep.sim.rivals import DCQCN_PRESETS, RIVALS, RivalSettingsError
 from farstep.sim.transports import Switch, Transport
 
@@ -94,7 +94,7 @@ def engine_changes(transport: Transport, switch: Switch) -> tuple[str, dict[str,
     """
     if transport.name not in PACKET_TRANSPORTS:
         raise ConfigError(
-            f'transport.name = "{transport.name}": is none of the packet level; valid: {names(PACKET_TRANSPORTS)}'
+            f"transport.name = {quoted(transport.name)}: is none of the packet level; valid: {names(PACKET_TRANSPORTS)}"
         )
     name, base = PACKET_TRANSPORTS[transport.name]
     known = {**_EVERYWHERE, **_KNOBS[name]}
@@ -121,7 +121,7 @@ def engine_changes(transport: Transport, switch: Switch) -> tuple[str, dict[str,
 def _preset(name: Any) -> Mapping[str, Any]:
     if name not in DCQCN_PRESETS:
         raise ConfigError(
-            f'transport.engine.preset = "{name}": no such preset; valid: {names(DCQCN_PRESETS)}'
+            f"transport.engine.preset = {quoted(name)}: no such preset; valid: {names(DCQCN_PRESETS)}"
         )
     return DCQCN_PRESETS[name]
 

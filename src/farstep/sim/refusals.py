@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from farstep.fabric.errors import ConfigError, describe_validation_error, names
+from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted
 from farstep.fabric.tables import Table
 
 __all__ = ["PlainModel", "plain_validation_error"]
@@ -50,18 +50,7 @@ def plain_validation_error(error: ValidationError, source: str, *, section: str 
         value = rest[3:].partition(": ")[0] if rest.startswith(" = ") else ""
         shown = f" = {value}" if value and _WHOLE.match(choice["inner"]) else ""
         return f"{where}{key}{shown}: must be {_CHOICES[key]}"
-    line = line.replace("input should be a valid dictionary or instance of", "must be a table of")
-    return (
-        line.replace(": input should be", ": must be")
-        .replace("a valid integer, got a number with a fractional part", "a whole number")
-        .replace("a valid integer, unable to parse string as an integer", "an integer")
-        .replace("a valid number, unable to parse string as a number", "a number")
-        .replace("a valid integer", "an integer")
-        .replace("a valid tuple", "a list")
-        .replace("a valid boolean, unable to interpret input", "true or false")
-        .replace("a valid boolean", "true or false")
-        .replace("a valid ", "a ")
-    )
+    return line
 
 
 if TYPE_CHECKING:  # to type checkers a table is what pydantic makes it
@@ -77,7 +66,7 @@ else:
             name = kind if isinstance(kind, str) else cls.__name__.lower()
             if args:
                 raise ConfigError(
-                    f"{name}: {args[0]!r} has no name; valid: {names(fields)}, each as KEY=VALUE"
+                    f"{name}: {quoted(args[0])} has no name; valid: {names(fields)}, each as KEY=VALUE"
                 )
             try:
                 return super().__call__(**values)
@@ -113,6 +102,6 @@ class PlainModel(Table, metaclass=_Told):
                 types = _plain_types(cls.model_fields[key].annotation)
                 if type(value) not in types and types & {int, float}:
                     what = _CHOICES.get(key) or ("a number" if float in types else "an integer")
-                    shown = f'"{value}"' if isinstance(value, str) else value
+                    shown = quoted(value) if isinstance(value, str) else value
                     raise ValueError(f"{_AT_KEY}{key} = {shown}: must be {what}")
         return table

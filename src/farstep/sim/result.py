@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from farstep.fabric.errors import quoted
+from farstep.fabric.topology.node_names import NodeNames
 from farstep.sim.expected import expect_path
 from farstep.sim.extras import extra
 from farstep.sim.tasks import TaskTable
@@ -74,6 +76,7 @@ class LinkUse:
         drops: int64, packets lost here: queue full, link down or random loss.
         trims: int64, packets cut to their header because the queue was full.
         max_queue_bytes: int64, the longest the queue in front of the link was.
+        names: what nodes are called; no column.
     """
 
     source: NDArray[np.int32]
@@ -86,6 +89,7 @@ class LinkUse:
     drops: NDArray[np.int64]
     trims: NDArray[np.int64]
     max_queue_bytes: NDArray[np.int64]
+    names: NodeNames
 
     @classmethod
     def of(cls, topology: Any, measured: Mapping[str, NDArray[Any]]) -> LinkUse:
@@ -107,6 +111,7 @@ class LinkUse:
             plane=np.asarray(topology.link_plane, np.int16),
             tier=np.asarray(topology.node_tier, np.int8)[topology.link_source],
             target_tier=np.asarray(topology.node_tier, np.int8)[topology.link_target],
+            names=topology.names,
             **counted,
         )
 
@@ -114,19 +119,17 @@ class LinkUse:
         return len(self.source)
 
     def name(self, link: int) -> str:
-        """Returns a link in words, such as `NIC 3 -> T0 130, plane 1`."""
-        source = _node_name(self.source[link], self.tier[link])
-        target = _node_name(self.target[link], self.target_tier[link])
-        return f"{source} -> {target}, plane {self.plane[link]}"
+        """Returns what a fault script calls a link, such as `nic/3->t0/p1/7`."""
+        return self.names.link(link, self.source, self.target)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Returns the columns by name."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "names"}
 
     def utilisation(self, duration_ns: float) -> NDArray[np.float64]:
         """Share of what each link could have carried in that time, float64 per link."""
         possible = self.rate_gbps * max(duration_ns, 1.0) / BITS_PER_BYTE
         return np.divide(self.bytes, possible, out=np.zeros(len(self)), where=possible > 0)
-
-
-def _node_name(node: int, tier: int) -> str:
-    return f"NIC {node}" if tier < 0 else f"T{tier} {node}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,7 +148,7 @@ class SimResult:
         dropped: int64 (n,), how many of them the network lost without a trace: no room, a dead link, bad luck.
         trims: int64 (n,), how many of them a full queue cut to their header.
         declared_lost: int64 (n,), how many the sender gave up, late ones among them, without word of a trim.
-        spurious: int64 (n,), how many it gave up or sent again though they had arrived.
+        spurious: int64 (n,), how many arrived whole though they had before: what was sent again for nothing.
         retransmitted: int64 (n,), how many of them were sent before.
         links: what the links carried.
         series: samples over time: `time_ns` (t,), and columns of t rows, such as `plane_bytes` (t, planes).
@@ -226,7 +229,7 @@ class SimResult:
             if name is None:
                 continue
             if name not in names:
-                raise ValueError(f"{name!r} is not part of this result; it has {', '.join(names)}")
+                raise ValueError(f"{quoted(name)} is not part of this result; it has {', '.join(names)}")
             numbers = [index for index, known in enumerate(names) if known == name]
             chosen = chosen & np.isin(column, numbers)
         return chosen
@@ -413,9 +416,8 @@ class SimResult:
     @property
     def link_frame(self) -> pd.DataFrame:
         """One row per directed link, as a pandas DataFrame."""
-        columns = {name: getattr(self.links, name) for name in LinkUse.__slots__}
         frame = extra("pandas").DataFrame(
-            {**columns, "utilisation": self.links.utilisation(self.duration_ns)}
+            {**self.links.columns(), "utilisation": self.links.utilisation(self.duration_ns)}
         )
         frame.index.name = "link"
         return frame

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
+from farstep.fabric.errors import quoted
+
 __all__ = [
     "DCQCN_PRESETS",
     "RIVALS",
@@ -64,16 +66,16 @@ class RivalKnobs:
             value = getattr(self, name)
             if choices := get_args(hint):
                 if value not in choices:
-                    raise RivalSettingsError(f"{name} = {value!r}; valid: {', '.join(choices)}")
+                    raise RivalSettingsError(f"{name} = {quoted(value)}; valid: {', '.join(choices)}")
             elif hint is bool:
                 if not isinstance(value, bool):
-                    raise RivalSettingsError(f"{name} = {value!r}; valid: true or false")
+                    raise RivalSettingsError(f"{name} = {quoted(value)}; valid: true or false")
             else:
                 low, high = _limits(name)
                 of = (int,) if hint is int else (int, float)
                 if isinstance(value, bool) or not isinstance(value, of) or not low <= value <= high:
                     raise RivalSettingsError(
-                        f"{name} = {value!r}; valid: {'whole numbers' if hint is int else 'numbers'}"
+                        f"{name} = {quoted(value)}; valid: {'whole numbers' if hint is int else 'numbers'}"
                         f" from {low:g} to {high:g}"
                     )
         for name in _POWERS_OF_TWO:
@@ -450,5 +452,5 @@ def rival_knobs(name: str, changes: Mapping[str, Any] | None = None) -> RivalKno
         RivalSettingsError: there is no such transport or knob, or a value cannot be used.
     """
     if name not in RIVALS:
-        raise RivalSettingsError(f"transport = {name!r}; valid: {', '.join(RIVALS)}")
+        raise RivalSettingsError(f"transport = {quoted(name)}; valid: {', '.join(RIVALS)}")
     return RIVALS[name].updated(changes or {})

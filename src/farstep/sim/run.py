@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from farstep import __version__
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import build_topology
 from farstep.sim.engines import ENGINES
@@ -140,7 +140,7 @@ def simulate(
         True
     """
     if on_progress is not None and not callable(on_progress):
-        raise ConfigError(f"on_progress = {on_progress!r}: must be a function of a Progress")
+        raise ConfigError(f"on_progress = {quoted(on_progress)}: must be a function of a Progress")
     if isinstance(topology, Scenario):
         return run_scenario(topology, on_progress=on_progress)
     expect("topology", topology, Topology, "a network, as sim.fabric() builds it, or a Scenario")
@@ -259,7 +259,7 @@ def compare(
         raise ConfigError(f"transports = []: name at least one; valid: {names(TRANSPORTS)}")
     for name in listed:
         if not isinstance(name, str) or name not in TRANSPORTS:
-            raise ConfigError(f"transports = {name!r}: no such transport; valid: {names(TRANSPORTS)}")
+            raise ConfigError(f"transports = {quoted(name)}: no such transport; valid: {names(TRANSPORTS)}")
     results: dict[str, SimResult] = {}
     for name in listed:
         table = _table(
@@ -286,7 +286,7 @@ def _carried_out(prepared: Prepared) -> SimResult:
     """Runs the engine of the level."""
     level = prepared.run.level
     if level not in get_args(Level):
-        raise ConfigError(f"run.level = {level!r}: no such level; valid: {names(get_args(Level))}")
+        raise ConfigError(f"run.level = {quoted(level)}: no such level; valid: {names(get_args(Level))}")
     began = time.perf_counter()
     try:
         result = ENGINES[level](prepared)

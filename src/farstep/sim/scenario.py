@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from farstep.fabric.errors import ConfigError, names, read_toml
+from farstep.fabric.errors import ConfigError, names, quoted, read_toml
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import TOPOLOGY_KINDS, build_topology
 from farstep.sim.expected import expect, expect_path
@@ -137,7 +137,7 @@ class Scenario(PlainModel):
             kind = table.get("kind")
             if kind not in WORKLOAD_KINDS:
                 at = f"[{index}]" if len(tables) > 1 else ""
-                what = "is required" if kind is None else f"= {kind!r} is not known"
+                what = "is required" if kind is None else f"= {quoted(kind)} is not known"
                 raise ValueError(f"kind{at} {what}; valid: {names(WORKLOAD_KINDS)}")
         return tables
 
@@ -278,7 +278,7 @@ def parse_scenario(
     kind = merged.get("fabric", {}).get("kind") if isinstance(merged.get("fabric"), Mapping) else None
     if kind is not None and kind not in TOPOLOGY_KINDS:
         raise ConfigError(
-            f"{source}: fabric.kind = {kind!r}: no such network; valid: {names(TOPOLOGY_KINDS)}"
+            f"{source}: fabric.kind = {quoted(kind)}: no such network; valid: {names(TOPOLOGY_KINDS)}"
         )
     try:
         script = parse_faults(faults, source=source)

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.topology.node_names import NodeNames
 from farstep.sim.extras import extra
 from farstep.sim.result import TASK_COLUMNS, LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
 
 __all__ = ["FORMAT", "read", "write_json", "write_parquet"]
 
-FORMAT = "farstep-sim-result-2"
+FORMAT = "farstep-sim-result-3"
 """Names the layout; another layout gets another number."""
 
 Columns = dict[str, NDArray[Any]]
@@ -30,7 +31,8 @@ def _tables(result: SimResult) -> dict[str, Columns]:
     return {
         "tasks": {**{f"task_{name}": column for name, column in tasks.items()}, **_measured(result)},
         "dependencies": {"task": after, "predecessor": index},
-        "links": {name: getattr(result.links, name) for name in LinkUse.__slots__},
+        "links": result.links.columns(),
+        "nodes": _nodes(result.links.names),
         "series": result.series,
         "ev_events": result.ev_events,
         "trace": result.trace,
@@ -41,12 +43,17 @@ def _measured(result: SimResult) -> Columns:
     return {name: getattr(result, name) for name in TASK_COLUMNS}
 
 
+def _nodes(names: NodeNames) -> Columns:
+    return {"tier": names.tier, "plane": names.plane, "number": names.number}
+
+
 def _header(result: SimResult) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "meta": result.meta,
         "counters": {name: int(value) for name, value in result.counters.items()},
         "metrics": result.metrics(),
+        "node_labels": {str(node): label for node, label in result.links.names.labels.items()},
         "job_names": list(result.tasks.job_names),
         "phase_names": list(result.tasks.phase_names),
     }
@@ -100,7 +107,7 @@ def read(path: Path) -> SimResult:
         raise ConfigError(f"{header_path}: is no result of a simulation: {error}") from error
     found = header.get("format") if isinstance(header, dict) else None
     if found != FORMAT:
-        raise ConfigError(f"{header_path}: format is {found!r}; this version reads {FORMAT!r}")
+        raise ConfigError(f"{header_path}: format is {quoted(found)}; this version reads {quoted(FORMAT)}")
     tables = _read_parquet(path) if path.is_dir() else _read_json(header["tables"])
     return _result(header, tables)
 
@@ -145,10 +152,11 @@ def _result(header: dict[str, Any], tables: dict[str, Columns]) -> SimResult:
         job_names=header["job_names"],
         phase_names=header["phase_names"],
     )
+    labels = {int(node): label for node, label in header["node_labels"].items()}
     return SimResult.of(
         tasks,
         {name: stored[name] for name in TASK_COLUMNS},
-        LinkUse(**tables["links"]),
+        LinkUse(**tables["links"], names=NodeNames(**tables["nodes"], labels=labels)),
         series=tables["series"],
         ev_events=tables["ev_events"],
         trace=tables["trace"],

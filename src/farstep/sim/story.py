@@ -37,7 +37,7 @@ def story_of(result: SimResult) -> list[str]:
     lines.append(
         f"It sent {result.packets[task]:,} packets, {result.retransmitted[task]:,} of them again; "
         f"{result.dropped[task]:,} were dropped and {result.trims[task]:,} trimmed on the way, "
-        f"{result.declared_lost[task]:,} were given up, {result.spurious[task]:,} of them in vain."
+        f"{result.declared_lost[task]:,} were given up, and {result.spurious[task]:,} arrived a second time."
     )
     lines += _story_links(result, task)
     lines += _story_packets(result, task)

@@ -12,7 +12,15 @@ from farstep.sim.result import Quantiles, SimResult
 
 __all__ = ["duration", "metrics_of", "rate", "render", "share"]
 
-OF_PACKETS = ("packets", "dropped", "trimmed", "declared lost", "retransmitted", "  of packets", "  in vain")
+OF_PACKETS = (
+    "packets",
+    "dropped",
+    "trimmed",
+    "declared lost",
+    "retransmitted",
+    "  of packets",
+    "  arrived twice",
+)
 """Rows that say nothing of a simulation without packets."""
 
 
@@ -95,7 +103,7 @@ def _rows(result: SimResult) -> dict[str, str]:
         "declared lost": f"{figures['declared_lost']:,}",
         "retransmitted": f"{figures['retransmitted']:,}",
         "  of packets": share(figures["retransmission_ratio"]),
-        "  in vain": f"{figures['spurious']:,}",
+        "  arrived twice": f"{figures['spurious']:,}",
         "plane balance": "-" if balance is None else f"{balance:.3f}",
         "longest queue": f"{figures['max_queue_bytes'] / 1000:,.0f} kB",
         "worst link": share(figures["worst_link_utilisation"], 1),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from farstep import __version__
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.sim.expected import expect, expect_list, expect_path, expect_whole
 from farstep.sim.extras import extra
 from farstep.sim.scenario import Scenario
@@ -143,7 +143,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, values = text.partition("=")
         key = key.strip()
         if not equals or not key or not values:
-            raise ConfigError(f"--set {text!r}: write KEY=VALUE,VALUE, such as transport.evs=16,64,256")
+            raise ConfigError(f"--set {quoted(text)}: write KEY=VALUE,VALUE, such as transport.evs=16,64,256")
         if key in settings:
             raise ConfigError(f"--set {key}: is given twice")
         settings[key] = [parse_value(value) for value in _split(values)]
@@ -174,7 +174,7 @@ def parse_seeds(text: str) -> list[int]:
     Raises:
         ConfigError: it cannot be read, or there are none.
     """
-    wrong = ConfigError(f"--seeds {text!r}: write numbers, such as 1,2,3, or a range, such as 0:20")
+    wrong = ConfigError(f"--seeds {quoted(text)}: write numbers, such as 1,2,3, or a range, such as 0:20")
     seeds: list[int] = []
     for part in text.split(","):
         first, colon, last = part.strip().partition(":")
@@ -182,7 +182,7 @@ def parse_seeds(text: str) -> list[int]:
             raise wrong
         low, high = int(first), int(last) if colon else int(first) + 1
         if high - low > POINTS_MAX:
-            raise ConfigError(f"--seeds {text!r}: at most {POINTS_MAX} seeds")
+            raise ConfigError(f"--seeds {quoted(text)}: at most {POINTS_MAX} seeds")
         seeds += range(low, high)
     if not seeds:
         raise wrong

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.sim.expected import expect, expect_list, expect_whole
 
 __all__ = [
@@ -120,7 +120,7 @@ class TaskTable:
         """
         unknown = sorted(set(columns) - set(_DTYPES))
         if unknown:
-            raise WorkloadError(f"no column {unknown[0]!r}; columns: {', '.join(_DTYPES)}")
+            raise WorkloadError(f"no column {quoted(unknown[0])}; columns: {', '.join(_DTYPES)}")
         n = whole_numbers("source", source).size
         neutral: dict[str, ArrayLike] = {
             "kind": 0,

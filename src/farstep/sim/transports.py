@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from farstep.fabric.errors import names
+from farstep.fabric.errors import names, quoted
 from farstep.sim.refusals import PlainModel
 
 __all__ = ["TRANSPORTS", "Switch", "Transport"]
@@ -92,7 +92,7 @@ class Transport(_Described):
     def _name_is_known(cls, table: Any) -> Any:
         name = table.get("name", "mrc") if isinstance(table, Mapping) else "mrc"
         if not isinstance(name, str) or name not in TRANSPORTS:
-            raise ValueError(f"name = {name!r}: no such transport; valid: {names(TRANSPORTS)}")
+            raise ValueError(f"name = {quoted(name)}: no such transport; valid: {names(TRANSPORTS)}")
         if (
             isinstance(table, Mapping)
             and isinstance(packets := table.get("mpr_packets"), int)

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from farstep.fabric import ConfigError, EmulatedNetwork, Fault, FaultScript, FaultTimeline
 from farstep.fabric.channels import HEADER_BYTES, Channel, ChannelState
+from farstep.fabric.errors import quoted
 from farstep.fabric.tables import Table
 from farstep.fabric.topology.draft import TopologyDraft
 from farstep.fabric.topology.model import Topology
@@ -76,16 +77,18 @@ class TwoSites(Table):
             raise ValueError(f"planes of the paths are {planes}: each path must have its own, from 0 on")
         for path in network.paths:
             if path.rate_mbps is None:
-                raise ValueError(f"path {path.name!r}: rate_mbps is required here")
+                raise ValueError(f"path {quoted(path.name)}: rate_mbps is required here")
             for key in ("jitter_ms", "reorder_percent", "duplicate_percent", "corrupt_percent"):
                 if getattr(path, key):
                     raise ValueError(
-                        f"path {path.name!r}: {key}: the simulator has no such thing; leave it out"
+                        f"path {quoted(path.name)}: {key}: the simulator has no such thing; leave it out"
                     )
         senders = [flow.sender for flow in self.flows]
         for sender in senders:
             if sender not in network.sites:
-                raise ValueError(f"sender = {sender!r}: no such site; sites: {', '.join(network.sites)}")
+                raise ValueError(
+                    f"sender = {quoted(sender)}: no such site; sites: {', '.join(network.sites)}"
+                )
         if len(set(senders)) != len(senders):
             raise ValueError("flows: a site can have one entry")
         return self

@@ -90,7 +90,7 @@ def test_every_kind_can_be_written_checked_and_written_again(kind):
             "nic already says where: give nic",
         ),
         ({"kind": "flap", "nic": 1, "port": "1/0", "period_s": 1, "at_s": 1}, "give nic or port"),
-        ({"kind": "nic_down", "nic": [1], "at_s": 1}, "faults[0].nic = [1]: input should be a valid string"),
+        ({"kind": "nic_down", "nic": [1], "at_s": 1}, "faults[0].nic = [1]: must be text"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_with_what_is_valid(entry, told):
@@ -103,7 +103,7 @@ def test_a_mistake_is_told_in_one_line_with_what_is_valid(entry, told):
 
 def test_a_name_is_given_once():
     entry = {"kind": "path_down", "path": "p", "at_s": 1, "name": "cut"}
-    with pytest.raises(ConfigError, match=r"faults\[1\].name = 'cut' is used twice"):
+    with pytest.raises(ConfigError, match=r'faults\[1\].name = "cut" is used twice'):
         script(entry, entry)
 
 

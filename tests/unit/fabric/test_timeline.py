@@ -172,11 +172,11 @@ def test_a_flap_goes_down_and_up_and_ends_up():
 
 def test_real_packets_are_not_flapped_faster_than_a_millisecond():
     table = {"kind": "flap", "path": "a-b:0", "period_s": 0.0001, "at_s": 0}
-    told = r"faults\[0\].period_s = 0.0001: input should be greater than or equal to 0.001$"
+    told = r"faults\[0\].period_s = 0.0001: must be greater than or equal to 0.001$"
     with pytest.raises(ConfigError, match=told):
         timeline(table)
     running = timeline()
-    with pytest.raises(ConfigError, match=r"^fault.period_s = 0.0001: input should be"):
+    with pytest.raises(ConfigError, match=r"^fault.period_s = 0.0001: must be"):
         running.inject(parse_fault(table), 0)
 
 
@@ -223,7 +223,7 @@ def test_a_fault_can_be_injected_while_the_script_runs():
     line.advance_to(2 * S)
     fault = parse_fault({"kind": "path_down", "path": "a-b:0", "duration_s": 1, "name": "now"})
     assert brief(line.inject(fault, 3 * S)) == [(3, "+", "now")]
-    with pytest.raises(ConfigError, match="'now' is used by an earlier fault"):
+    with pytest.raises(ConfigError, match='"now" is used by an earlier fault'):
         line.inject(fault, 3 * S)
     with pytest.raises(ConfigError, match="known faults: n, now"):
         line.inject(parse_fault({"kind": "restore", "fault": "later"}), 3 * S)

@@ -87,7 +87,36 @@ def test_names_given_by_a_file_can_be_used():
     )
     assert len(network.resolve("link:left-right")) == 4
     assert len(network.resolve("switch:left")) == 6
-    assert network.link_name(int(network.resolve("link:left->right")[0])) == "left->right"
+    assert network.link_name(int(network.resolve("link:left->right")[0])) == "left->right#0"
+
+
+def test_names_with_dashes_of_their_own_are_told_apart():
+    network = parse_graph(
+        {
+            "switches": [{"name": "leaf-1"}, {"name": "leaf-2"}],
+            "links": [{"between": ["leaf-1", "leaf-2"]}],
+            "nics": [{"switches": ["leaf-1"]}, {"switches": ["leaf-2"]}],
+        }
+    )
+    assert len(network.resolve("link:leaf-1-leaf-2")) == 2
+    assert len(network.resolve("link:leaf-1-nic/0")) == 2
+    assert network.resolve(f"link:{network.link_name(0)}").tolist() == [0]
+
+
+def test_all_switches_of_a_tier_are_named_in_two_parts():
+    assert np.array_equal(CLOS.resolve("link:t0/*-t1/*"), CLOS.resolve("link:t0/p*/*-t1/p*/*"))
+    assert np.array_equal(CLOS.resolve("switch:t1/*"), CLOS.resolve("switch:t1/*/*"))
+    with pytest.raises(ConfigError, match=r't0/3" is no node; write .* t0/\* for a tier'):
+        CLOS.resolve("switch:t0/3")
+
+
+def test_every_link_has_a_name_of_its_own():
+    network = clos(64, planes=1, radix=32)
+    names = [network.link_name(link) for link in range(network.num_links)]
+    assert len(set(names)) == network.num_links
+    assert [network.resolve(f"link:{name}").tolist() for name in names[:200]] == [
+        [link] for link in range(200)
+    ]
 
 
 def test_a_switch_of_all_planes_is_named_with_an_x():
@@ -121,7 +150,7 @@ def test_a_switch_of_all_planes_is_named_with_an_x():
         ("link:t0/p0/3", "write it as NODE-NODE"),
         (
             "link:t0/p0/0-t1/p0/31",
-            "no cable between t0/p0/0 and t1/p0/31; t0/p0/0 is joined to nic/0, nic/1,",
+            'no cable between "t0/p0/0" and "t1/p0/31"; t0/p0/0 is joined to nic/0, nic/1,',
         ),
         ("link:t0/p0/0-t1/p0/0#3", 'no such parallel cable "#3"; valid: #0 to #0'),
         ("transceiver:t0", "write it as NODE/CAGE"),

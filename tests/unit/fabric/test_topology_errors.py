@@ -28,7 +28,7 @@ SITES = {"a": {"kind": "fat-tree", "nics": 16}, "b": {"kind": "fat-tree", "nics"
         ("clos", {"nics": 128, "port_gbps": 0}, "port_gbps = 0: valid: a number above 0"),
         ("clos", {"nics": 128, "port_gbps": float("nan")}, "port_gbps = nan: valid: a number above 0"),
         ("clos", {"nics": 128, "link_latency_ns": -1}, "link_latency_ns = -1: valid: a number from 0"),
-        ("clos", {"nics": 128, "switch_latency_ns": "1us"}, "switch_latency_ns = '1us': valid: a number"),
+        ("clos", {"nics": 128, "switch_latency_ns": "1us"}, 'switch_latency_ns = "1us": valid: a number'),
         (
             "clos",
             {"radix": 64, "oversubscription": 1.7},
@@ -57,7 +57,7 @@ SITES = {"a": {"kind": "fat-tree", "nics": 16}, "b": {"kind": "fat-tree", "nics"
         ("dual-tor", {"segments": 0}, "segments = 0: valid: a whole number from 1"),
         ("dual-tor", {"pods": 200, "core_radix": 128}, "core_radix = 128: valid: a whole number from 200"),
         ("torus", {"shape": [4, 0]}, "shape[1] = 0: valid: a whole number from 1"),
-        ("torus", {"shape": "4x4"}, "shape = '4x4': valid: one to three numbers"),
+        ("torus", {"shape": "4x4"}, 'shape = "4x4": valid: one to three numbers'),
         ("torus", {"shape": [1]}, "shape = [1]: makes 1 chips"),
         ("torus", {"shape": [4, 4], "wrap": [True]}, "wrap = [True]: valid: true, false, or 2 of them"),
         (
@@ -83,7 +83,7 @@ SITES = {"a": {"kind": "fat-tree", "nics": 16}, "b": {"kind": "fat-tree", "nics"
         (
             "dragonfly",
             {"routers_per_group": 2, "nics_per_router": 1, "global_links": 1, "routing": "ugal"},
-            'routing = \'ugal\': valid: "minimal", "valiant"',
+            'routing = "ugal": valid: "minimal", "valiant"',
         ),
         ("multi-site", {"sites": SITES}, 'wan: this key is required for a network of kind "multi-site"'),
         ("multi-site", {"sites": [], "wan": []}, "sites = []: valid: a table per site"),
@@ -215,7 +215,7 @@ def test_two_nics_are_not_joined_directly():
 
 
 def test_a_network_has_a_cable():
-    with pytest.raises(ConfigError, match="topology 'none' has no cable"):
+    with pytest.raises(ConfigError, match='topology "none" has no cable'):
         TopologyDraft(2).build("none", kind="graph")
 
 

@@ -104,7 +104,7 @@ def test_a_json_file_says_the_same(tmp_path):
             "Nodes 4\nSpeed 3",
             "a.topo: line 2: no key Speed here; valid keys: nodes, tiers, podsize",
         ),
-        ("a.topo", "Nodes", "a.topo: line 1: 'Nodes': valid: a key and a number"),
+        ("a.topo", "Nodes", 'a.topo: line 1: "Nodes": valid: a key and a number'),
         ("a.topo", "Nodes 4\nTiers 2", "a.topo: podsize: this key is required"),
         ("a.topo", "Tier 3", "a.topo: line 1: tier 3: valid: 0, 1 and 2, each once"),
         (
@@ -215,11 +215,11 @@ def test_a_networkx_graph_that_is_no_network_is_told():
     with pytest.raises(ConfigError, match="the graph is directed; valid: an undirected graph"):
         from_networkx(networkx.DiGraph())
     graph = networkx.Graph([("a", "b")])
-    with pytest.raises(ConfigError, match=r"""node 'a': kind = None; valid: "nic", "switch\""""):
+    with pytest.raises(ConfigError, match='node "a": kind = None; valid: "nic", "switch"'):
         from_networkx(graph)
     networkx.set_node_attributes(graph, "nic", "kind")
-    with pytest.raises(ConfigError, match="nodes 'a' and 'b' are both NICs"):
+    with pytest.raises(ConfigError, match='nodes "a" and "b" are both NICs'):
         from_networkx(graph)
     graph.remove_edge("a", "b")
-    with pytest.raises(ConfigError, match="NIC 'a' is joined to nothing"):
+    with pytest.raises(ConfigError, match='NIC "a" is joined to nothing'):
         from_networkx(graph)

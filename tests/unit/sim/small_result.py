@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from farstep.fabric.topology.node_names import NodeNames, numbers_of
 from farstep.sim.result import LinkUse, SimResult
 from farstep.sim.tasks import TaskBuilder
 
@@ -11,11 +12,13 @@ from farstep.sim.tasks import TaskBuilder
 def two_planes(rate_gbps: float = 100.0) -> SimpleNamespace:
     """NICs 0, 1 and one switch per plane (2, 3); cables 0-2, 1-2, 0-3, 1-3, two directions each."""
     cables = np.array([(0, 2), (1, 2), (0, 3), (1, 3)], np.int32)
+    tier, plane = np.array([-1, -1, 0, 0], np.int8), np.array([0, 0, 0, 1], np.int16)
     return SimpleNamespace(
         name="two-planes",
         num_nics=2,
         num_planes=2,
-        node_tier=np.array([-1, -1, 0, 0], np.int8),
+        node_tier=tier,
+        names=NodeNames(tier, plane, numbers_of(tier, plane)),
         link_source=np.stack([cables[:, 0], cables[:, 1]], axis=1).ravel(),
         link_target=np.stack([cables[:, 1], cables[:, 0]], axis=1).ravel(),
         link_rate_gbps=np.full(8, rate_gbps),

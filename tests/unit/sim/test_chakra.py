@@ -98,7 +98,7 @@ def test_process_groups_meet_apart(tmp_path):
     flows = table.is_flow
     assert (table.source[flows] % 2 == table.target[flows] % 2).all()
     assert table.num_flows == 2 * 4
-    with pytest.raises(WorkloadError, match="process group 'odd' is not known; known: even"):
+    with pytest.raises(WorkloadError, match='process group "odd" is not known; known: even'):
         read_chakra(tmp_path, groups={"even": [0, 2]})
 
 
@@ -111,16 +111,16 @@ def test_operations_take_time_when_none_is_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([node(1, COMP, deps=[8])], "t.1.et: node 1 ('n') waits for node 8, which is none"),
+        ([node(1, COMP, deps=[8])], 't.1.et: node 1 ("n") waits for node 8, which is none'),
         ([node(1, COMP), node(1, COMP)], "t.1.et: two nodes have the same id"),
-        ([node(1, COLL, comm_size=4)], "node 1 ('n') has no attribute comm_type"),
+        ([node(1, COLL, comm_size=4)], 'node 1 ("n") has no attribute comm_type'),
         ([node(1, COLL, comm_type=0, comm_size=4)], "of group all ranks: rank 0 takes no part"),
         (
             [node(1, SEND, comm_dst=0, comm_size=4)],
             "rank 1 sends 1 messages of tag 0 to rank 0, which receives 0",
         ),
         ([node(1, SEND, comm_dst=2, comm_size=4)], "t.1.et: node 1: comm_dst = 2; ranks are 0..1"),
-        ([node(1, SEND, comm_dst="x", comm_size=4)], "comm_dst = 'x' is no whole number"),
+        ([node(1, SEND, comm_dst="x", comm_size=4)], 'comm_dst = "x" is no whole number'),
     ],
 )
 def test_traces_that_do_not_fit_are_named(tmp_path, nodes, message):

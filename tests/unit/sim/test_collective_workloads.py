@@ -118,7 +118,7 @@ def test_every_collective_runs_with_every_algorithm(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all_reduc", 4, 100), "collective is 'all_reduc'; valid: all_reduce, "),
+        (("all_reduc", 4, 100), 'collective is "all_reduc"; valid: all_reduce, '),
         (("all_reduce", 1, 100), "1 ranks are too few; at least 2 are needed"),
         (("all_reduce", [1, 1], 100), "NIC 1 is given to two ranks"),
         (("all_reduce", 4, 0), "size_bytes is 0; it must be at least 1"),

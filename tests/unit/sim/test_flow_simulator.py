@@ -259,10 +259,10 @@ def test_an_unknown_setting_is_named():
     ("changes", "message"),
     [
         ({"payload_bytes": 0}, "payload_bytes = 0; valid: a number from 1 on"),
-        ({"spreading": "flood"}, "spreading = 'flood'; valid: spray, hash"),
+        ({"spreading": "flood"}, 'spreading = "flood"; valid: spray, hash'),
         ({"failover": 3}, "failover = 3; valid: exclude, reconverge, none"),
         ({"collisions": float("nan")}, "collisions = nan; valid"),
-        ({"detection_ns": "soon"}, "detection_ns = 'soon'; valid"),
+        ({"detection_ns": "soon"}, 'detection_ns = "soon"; valid'),
     ],
 )
 def test_a_wrong_value_is_named(changes, message):
@@ -271,7 +271,7 @@ def test_a_wrong_value_is_named(changes, message):
 
 
 def test_an_unknown_transport_is_named():
-    with pytest.raises(FlowSettingsError, match=r"transport = 'smoke'; valid: mrc, "):
+    with pytest.raises(FlowSettingsError, match=r'transport = "smoke"; valid: mrc, '):
         settings_for("smoke")
 
 

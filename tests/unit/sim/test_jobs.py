@@ -33,7 +33,7 @@ def test_named_nics_are_taken_as_they_are():
     ("count", "policy", "message"),
     [
         (13, "packed", "13 ranks need as many NICs; 12 of 12 are free"),
-        (2, "near", "placement is 'near'; valid: packed, spread, random, or a list of NIC numbers"),
+        (2, "near", 'placement is "near"; valid: packed, spread, random, or a list of NIC numbers'),
         (2, [1, 2, 3], "3 NICs are named for 2 ranks"),
         (None, [12], "NIC 12 is named; the fabric has 0..11"),
         (None, [1, 1], "NIC 1 is given to two ranks"),

@@ -43,16 +43,16 @@ def test_a_compressed_matrix_is_the_same_on_the_nics_given(tmp_path):
     [
         ("0->1 id 1 start 0", "x.cm:2: a flow needs a size, and a start or a trigger"),
         ("0->1 id 1 start 0 trigger 3 size 5", "a flow needs a size, and a start or a trigger"),
-        ("0->1 id 1 start -5 size 5", "x.cm:2: start = '-5': must be a whole number"),
-        ("0->1 id 1 strat 0 size 5", "'strat' is not known; valid: id, prio, "),
-        ("0->1 id 1 start 0 size", "'size' has no value"),
-        ("0->x start 0 size 5", "target = 'x': must be a whole number"),
+        ("0->1 id 1 start -5 size 5", 'x.cm:2: start = "-5": must be a whole number'),
+        ("0->1 id 1 strat 0 size 5", '"strat" is not known; valid: id, prio, '),
+        ("0->1 id 1 start 0 size", '"size" has no value'),
+        ("0->x start 0 size 5", 'target = "x": must be a whole number'),
         ("0->4 start 0 size 5", "node 4 is used, of 4 nodes"),
         ("0->1 trigger 3 size 5", "flow 1 waits for trigger 3, which no flow fires"),
         ("0->1 start 0 size 5 send_done_trigger 3", "trigger 3 is fired by a flow, and not listed"),
-        ("trigger id 1 multishot", "trigger kind 'multishot' is not known; valid: oneshot, barrier COUNT"),
+        ("trigger id 1 multishot", 'trigger kind "multishot" is not known; valid: oneshot, barrier COUNT'),
         ("Connections 3", "says Connections 3, and lists 0"),
-        ("failure 3", "'failure 3' is not known; a flow reads: "),
+        ("failure 3", '"failure 3" is not known; a flow reads: '),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, message):

@@ -101,7 +101,7 @@ def test_pairs_exchange_messages_one_after_the_other():
     assert table.tag.max() == 2
     assert sendrecv(4, 10, pairs="opposite", both_ways=False).target.tolist() == [2, 3]
     assert sendrecv(4, 10, pairs=[(3, 0)], both_ways=False).source.tolist() == [3]
-    with pytest.raises(WorkloadError, match="pairs is 'near'; valid: neighbours, opposite, or a list"):
+    with pytest.raises(WorkloadError, match='pairs is "near"; valid: neighbours, opposite, or a list'):
         sendrecv(4, 10, pairs="near")
 
 

@@ -173,10 +173,10 @@ def test_columns_of_a_table():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: sim.simulate("fat-tree", sim.permutation()), "topology = 'fat-tree': must be a network, as"),
-        (lambda f: sim.simulate(f, "x"), "workload = 'x': must be a job, such as sim.permutation()"),
+        (lambda f: sim.simulate("fat-tree", sim.permutation()), 'topology = "fat-tree": must be a network, as'),
+        (lambda f: sim.simulate(f, "x"), 'workload = "x": must be a job, such as sim.permutation()'),
         (lambda f: sim.simulate(f, []), "workload = []: there is no job in it"),
-        (lambda f: sim.simulate(f, sim.permutation(), transport="mcr"), "transport: name = 'mcr': no such"),
+        (lambda f: sim.simulate(f, sim.permutation(), transport="mcr"), 'transport: name = "mcr": no such'),
         (lambda f: sim.simulate(f, sim.permutation(), level="packets"), 'run.level = "packets": must be'),
         (lambda f: sim.simulate(f, sim.permutation(), seed=-1), "run.seed = -1: must be greater"),
         (lambda f: sim.simulate(f, sim.permutation(), until=5), 'run: no key "until" here; did you mean'),

@@ -50,7 +50,7 @@ def test_links():
     result = small_result()
     assert result.plane_bytes().tolist() == [20_000, 18_000]
     assert result.plane_balance == pytest.approx(20 / 18)
-    assert result.links.name(result.worst_link) == "T0 2 -> NIC 1, plane 0"
+    assert result.links.name(result.worst_link) == "t0/p0/0->nic/1"
     assert result.links.utilisation(5_000)[3] == pytest.approx(20_000 * 8 / (100 * 5_000))
 
 
@@ -71,11 +71,11 @@ def test_the_summary_shows_results_side_by_side():
     assert lines["of packets"].split()[-2:] == ["12.50", "%"]
     assert "1.111" in lines["plane balance"]
     assert "tasks unfinished" not in text
-    assert text.splitlines()[-1] == "worst link of roce: T0 2 -> NIC 1, plane 0"
+    assert text.splitlines()[-1] == "worst link of roce: t0/p0/0->nic/1"
 
 
 def test_an_unknown_phase_is_named():
-    with pytest.raises(ValueError, match="'incast' is not part of this result; it has victim, flow"):
+    with pytest.raises(ValueError, match='"incast" is not part of this result; it has victim, flow'):
         small_result().flow_times_ns(phase="incast")
 
 

@@ -53,10 +53,10 @@ class TestKnobs:
             ("roce", {"queue_pairs": 2.0}, "queue_pairs = 2.0; valid: whole numbers"),
             ("roce", {"xon_packets": 15}, "xon_packets = 15; valid: below xoff_packets = 15"),
             ("roce", {"pfc": 1}, "pfc = 1; valid: true or false"),
-            ("tcp", {"growth": "bbr"}, "growth = 'bbr'; valid: reno, cubic, dctcp"),
+            ("tcp", {"growth": "bbr"}, 'growth = "bbr"; valid: reno, cubic, dctcp'),
             ("uet-reps", {"entropies": 48}, "entropies = 48; valid: a power of two"),
             ("ndp", {"window": 3}, "window: no knob of this transport; valid: path_rtt_ns"),
-            ("quic", {}, "transport = 'quic'; valid: uet-oblivious, uet-bitmap"),
+            ("quic", {}, 'transport = "quic"; valid: uet-oblivious, uet-bitmap'),
         ],
     )
     def test_what_cannot_be_used_is_told(self, name, changes, words):

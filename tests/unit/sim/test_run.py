@@ -105,7 +105,7 @@ def test_progress_counts_tasks_or_time():
     [
         ({}, "workload: what is to be simulated is missing"),
         ({"workload": sim.permutation(ranks=99)}, "workload: 99 ranks need as many NICs; 16 of 16 are free"),
-        ({"workload": sim.permutation(), "transport": "mcr"}, "transport: name = 'mcr': no such transport"),
+        ({"workload": sim.permutation(), "transport": "mcr"}, 'transport: name = "mcr": no such transport'),
         ({"workload": sim.permutation(), "transport": {"evs": 0}}, "transport.evs = 0: must be greater than"),
         (
             {"workload": sim.permutation(), "level": "pakcet"},

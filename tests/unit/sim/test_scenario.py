@@ -139,7 +139,7 @@ def everything_of(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('kind = "leaf-spine"', 'kind = "leafspine"', "x.toml: fabric.kind = 'leafspine': no such network; valid: "),
+        ('kind = "leaf-spine"', 'kind = "leafspine"', 'x.toml: fabric.kind = "leafspine": no such network; valid: '),
         ('kind = "leaf-spine"', "", "x.toml: fabric.kind: this key is required"),
         ("leaves = 4", "leafs = 4", "x.toml: fabric.leafs: a network of kind \"leaf-spine\" has no such key"),
         ("leaves = 4", "leaves = 0", "x.toml: fabric.leaves = 0"),
@@ -147,7 +147,7 @@ def everything_of(text: str) -> None:
         ("size_bytes = 20000", "size_mb = 20", 'x.toml: workload[0]: no key "size_mb" here'),
         ("size_bytes = 20000", "size_bytes = 0", "x.toml: workload[0].size_bytes = 0: must be greater than"),
         ("size_bytes = 20000", 'size_bytes = "20 kB"', 'x.toml: workload[0].size_bytes = "20 kB": must be an integer'),
-        ('kind = "permutation"', 'kind = "permuation"', "x.toml: workload: kind[0] = 'permuation' is not known; valid"),
+        ('kind = "permutation"', 'kind = "permuation"', 'x.toml: workload: kind[0] = "permuation" is not known; valid'),
         ('kind = "permutation"', "", "x.toml: workload: kind[0] is required; valid: permutation, "),
         ("ranks = 8", "ranks = 17", "x.toml: workload[0]: 17 ranks need as many NICs; 16 of 16 are free"),
         ("ranks = 8", "ranks = 16", "x.toml: workload[1]: 0 ranks need as many NICs; 0 of 16 are free"),
@@ -155,7 +155,7 @@ def everything_of(text: str) -> None:
         ("nic = 3", "nic = 99", 'x.toml: faults[0].nic = "99": no such NIC "99"; valid: 0 to 15'),
         ("at_us = 5", "at_us = -5", "x.toml: faults[0].at_us = -5: must be a number, at least 0"),
         ("[[faults]]", "[faults]", "x.toml: faults: must be an array of tables, written as [[faults]]"),
-        ("[fabric]", "[transport]\nname = 'mcr'\n[fabric]", "x.toml: transport: name = 'mcr': no such transport; "),
+        ("[fabric]", '[transport]\nname = "mcr"\n[fabric]', 'x.toml: transport: name = "mcr": no such transport; '),
         ("[fabric]", "[transport]\nevz = 5\n[fabric]", 'x.toml: transport: no key "evz" here; did you mean evs?'),
         ("[fabric]", "[transport]\nevs = 5000\n[fabric]", "x.toml: transport.evs = 5000: must be less than"),
         ("[fabric]", "[transport]\nmpr_packets = 130\n[fabric]", "mpr_packets = 130: must be a multiple of 128"),

@@ -107,7 +107,7 @@ def test_a_wrong_task_is_named(columns, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"size_byte": 5}, "no column 'size_byte'; columns: kind, "),
+        ({"size_byte": 5}, 'no column "size_byte"; columns: kind, '),
         ({"start_ns": [1, 2, 3]}, "column start_ns has shape (3,); it needs 2 values"),
         ({"start_ns": 1.5}, "column start_ns must hold integers, not float64"),
         ({"tag": 2**40}, "column tag must lie in -2147483648..2147483647"),

@@ -122,5 +122,5 @@ def test_the_report_shows_the_packets(tmp_path):
     pytest.importorskip("plotly")
     page = Page(one_flow(trace_flows=[0]).write_html(tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "Its packets, one mark each" in page.text
-    assert "dropped: link down before T" in page.text
-    assert "→ NIC 20" in page.text
+    assert "dropped: link down before t" in page.text
+    assert "→ nic/20" in page.text

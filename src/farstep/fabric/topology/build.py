@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 from farstep.fabric.topology.clos import clos, leaf_spine
 from farstep.fabric.topology.dragonfly import dragonfly
 from farstep.fabric.topology.fat_tree import fat_tree
@@ -85,7 +85,7 @@ def build_topology(kind: str, /, **parameters: Any) -> Topology:
     if kind not in TOPOLOGY_KINDS:
         close = difflib.get_close_matches(str(kind), TOPOLOGY_KINDS, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f'kind = "{kind}": no such network; {hint}valid: {names(TOPOLOGY_KINDS)}')
+        raise ConfigError(f"kind = {quoted(kind)}: no such network; {hint}valid: {names(TOPOLOGY_KINDS)}")
     if kind == "graph":
         return parse_graph(parameters)
     if kind == "file":
@@ -107,7 +107,7 @@ def preset(name: str) -> Topology:
         ConfigError: there is no such preset.
     """
     if name not in PRESETS:
-        raise ConfigError(f'name = "{name}": no such preset; valid: {names(PRESETS)}')
+        raise ConfigError(f"name = {quoted(name)}: no such preset; valid: {names(PRESETS)}")
     return PRESETS[name][1]()
 
 
@@ -118,17 +118,17 @@ def _call(builder: Callable[..., Topology], kind: str, parameters: Mapping[str, 
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]}? " if close else ""
             raise ConfigError(
-                f'{key}: a network of kind "{kind}" has no such key; {hint}valid: {names(known)}'
+                f"{key}: a network of kind {quoted(kind)} has no such key; {hint}valid: {names(known)}"
             )
     missing = [key for key, item in known.items() if item.default is item.empty and key not in parameters]
     if missing:
-        raise ConfigError(f'{missing[0]}: this key is required for a network of kind "{kind}"')
+        raise ConfigError(f"{missing[0]}: this key is required for a network of kind {quoted(kind)}")
     return builder(**parameters)
 
 
 def _sites(sites: object) -> dict[str, Topology]:
     if not isinstance(sites, Mapping):
-        raise ConfigError(f"sites = {sites!r}: valid: a table per site")
+        raise ConfigError(f"sites = {quoted(sites)}: valid: a table per site")
     built: dict[str, Topology] = {}
     for name, site in sites.items():
         if isinstance(site, Topology):

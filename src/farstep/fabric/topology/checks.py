@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 
 RATE_GBPS_MAX = 100_000.0
 """Fastest link anything is built with; a TPU's links together are some 5 Tb/s."""
@@ -24,7 +24,7 @@ def whole(key: str, value: object, *, low: int, high: int, why: str = "") -> int
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(
-            f"{key} = {value!r}: valid: a whole number from {low} to {high}{why and f' ({why})'}"
+            f"{key} = {quoted(value)}: valid: a whole number from {low} to {high}{why and f' ({why})'}"
         )
     return value
 
@@ -38,7 +38,7 @@ def number(key: str, value: object, *, low: float, high: float, above: bool = Fa
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
         span = f"above {low:g} and up to {high:g}" if above else f"from {low:g} to {high:g}"
-        raise ConfigError(f"{key} = {value!r}: valid: a number {span}")
+        raise ConfigError(f"{key} = {quoted(value)}: valid: a number {span}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.topology.model import NIC_TIER, NodeKind, Topology
 
 NODES_MAX = 2_000_000
@@ -137,7 +137,7 @@ class TopologyDraft:
     ) -> Topology:
         """Returns the topology."""
         if not self._cables:
-            raise ConfigError(f"topology {name!r} has no cable")
+            raise ConfigError(f"topology {quoted(name)} has no cable")
         node = [np.concatenate(column) for column in zip(*self._nodes, strict=True)]
         self._nodes.clear()
         cable = [np.concatenate(column) for column in zip(*self._cables, strict=True)]

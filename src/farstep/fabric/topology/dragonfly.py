@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.topology.checks import latency, rate, whole
 from farstep.fabric.topology.clos import LINK_LATENCY_NS
 from farstep.fabric.topology.draft import NODES_MAX, TopologyDraft
@@ -58,7 +58,7 @@ def dragonfly(
         72
     """
     if routing not in ("minimal", "valiant"):
-        raise ConfigError(f'routing = {routing!r}: valid: "minimal", "valiant"')
+        raise ConfigError(f'routing = {quoted(routing)}: valid: "minimal", "valiant"')
     a = whole("routers_per_group", routers_per_group, low=1, high=1024)
     p = whole("nics_per_router", nics_per_router, low=1, high=1024)
     h = whole("global_links", global_links, low=1, high=1024)

@@ -9,7 +9,8 @@
 | `transceiver:t0/p0/3/1` | the cables in one cage of a node |
 | `plane:2`, `site:east` | all links of a plane; all that touch a site |
 
-`*` and `?` are wildcards in every part.
+`*` and `?` are wildcards in every part; `t0/*` means all switches of a tier. These are also the names that tables and
+reports show.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 from farstep.fabric.topology.model import BoolArray, Int32Array, Topology
 
 ELEMENT_KINDS = ("nic", "nic-port", "switch", "link", "transceiver", "plane", "site")
@@ -34,11 +35,11 @@ def resolve_links(topology: Topology, target: str) -> Int32Array:
     kind, colon, rest = target.partition(":")
     if not colon or kind not in ELEMENT_KINDS:
         valid = ", ".join(f"{known}:..." for known in ELEMENT_KINDS)
-        raise ConfigError(f'target = "{target}": names nothing of a network; valid: {valid}')
+        raise ConfigError(f"target = {quoted(target)}: names nothing of a network; valid: {valid}")
     try:
         links = _RESOLVERS[kind](topology, rest.strip())
     except ConfigError as error:
-        raise ConfigError(f'target = "{target}": {error}') from None
+        raise ConfigError(f"target = {quoted(target)}: {error}") from None
     return np.unique(links).astype(np.int32)
 
 
@@ -50,11 +51,11 @@ def resolve_nodes(topology: Topology, target: str) -> Int32Array:
     """
     kind, _, rest = target.partition(":")
     if kind not in ("nic", "switch"):
-        raise ConfigError(f'target = "{target}": is no node; valid: nic:..., switch:...')
+        raise ConfigError(f"target = {quoted(target)}: is no node; valid: nic:..., switch:...")
     try:
         is_meant = _nodes(topology, f"nic/{rest}" if kind == "nic" else rest)
     except ConfigError as error:
-        raise ConfigError(f'target = "{target}": {error}') from None
+        raise ConfigError(f"target = {quoted(target)}: {error}") from None
     return np.flatnonzero(is_meant).astype(np.int32)
 
 
@@ -80,7 +81,7 @@ def _of_port(topology: Topology, text: str) -> npt.NDArray[Any]:
     if not chosen.any():
         most = int(numbers[candidates].max(initial=-1))
         raise ConfigError(
-            f'no such port "{port}"; valid: 0 to {most}' if most >= 0 else "the NIC has no port"
+            f"no such port {quoted(port)}; valid: 0 to {most}" if most >= 0 else "the NIC has no port"
         )
     return _both_ways(ports.link[chosen])
 
@@ -88,14 +89,12 @@ def _of_port(topology: Topology, text: str) -> npt.NDArray[Any]:
 def _of_link(topology: Topology, text: str) -> npt.NDArray[Any]:
     cables, hash_mark, number = text.partition("#")
     separator = "->" if "->" in cables else "-"
-    one, found, other = cables.partition(separator)
-    if not found or not one or not other:
-        raise ConfigError("write it as NODE-NODE, such as t0/p0/3-t1/p0/7 or nic/12-t0/p0/0")
-    sources, targets = _nodes(topology, one.strip()), _nodes(topology, other.strip())
+    one, other = _ends(topology, cables, separator)
+    sources, targets = _nodes(topology, one), _nodes(topology, other)
     links = np.flatnonzero(sources[topology.link_source] & targets[topology.link_target])
     if not len(links):
         raise ConfigError(
-            f"no cable between {one.strip()} and {other.strip()}; {_neighbours(topology, sources)}"
+            f"no cable between {quoted(one)} and {quoted(other)}; {_neighbours(topology, sources)}"
         )
     if hash_mark:
         order = np.lexsort((links, topology.link_target[links], topology.link_source[links]))
@@ -108,6 +107,30 @@ def _of_link(topology: Topology, text: str) -> npt.NDArray[Any]:
             raise ConfigError(f'no such parallel cable "#{number}"; valid: #0 to #{numbers.max()}')
         links = links[chosen]
     return links if separator == "->" else _both_ways(links)
+
+
+def _ends(topology: Topology, cables: str, separator: str) -> tuple[str, str]:
+    """Splits the name of a link at the separator; a label may hold dashes of its own."""
+    parts = cables.split(separator)
+    splits = [
+        (separator.join(parts[:at]).strip(), separator.join(parts[at:]).strip())
+        for at in range(1, len(parts))
+    ]
+    splits = [split for split in splits if all(split)]
+    if not splits:
+        raise ConfigError("write it as NODE-NODE, such as t0/p0/3-t1/p0/7 or nic/12-t0/p0/0")
+    for split in splits:
+        if all(_is_node(topology, name) for name in split):
+            return split
+    return splits[0]
+
+
+def _is_node(topology: Topology, text: str) -> bool:
+    try:
+        _nodes(topology, text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _of_transceiver(topology: Topology, text: str) -> npt.NDArray[Any]:
@@ -124,7 +147,9 @@ def _of_transceiver(topology: Topology, text: str) -> npt.NDArray[Any]:
             raise ConfigError(
                 f"{topology.node_name(int(source[0]))} has no transceiver: its cables are copper"
             )
-        raise ConfigError(f'no such cage "{cage}"; valid: {numbers[numbers >= 0].min()} to {numbers.max()}')
+        raise ConfigError(
+            f"no such cage {quoted(cage)}; valid: {numbers[numbers >= 0].min()} to {numbers.max()}"
+        )
     return _both_ways(links[chosen])
 
 
@@ -179,24 +204,31 @@ def _nodes(topology: Topology, text: str) -> BoolArray:
         chosen = np.zeros(topology.num_nodes, np.bool_)
         chosen[: topology.num_nics] = _matching(np.arange(topology.num_nics), parts[1])
         if not chosen.any():
-            raise ConfigError(f'no such NIC "{parts[1]}"; valid: 0 to {topology.num_nics - 1}')
+            raise ConfigError(f"no such NIC {quoted(parts[1])}; valid: 0 to {topology.num_nics - 1}")
         return chosen
+    if len(parts) == 2 and parts[1] == "*":
+        parts = [parts[0], "*", "*"]
     if len(parts) != 3:
-        raise ConfigError(f'"{text}" is no node; write nic/NUMBER or tTIER/pPLANE/NUMBER, such as t0/p0/3')
+        raise ConfigError(
+            f"{quoted(text)} is no node; write nic/NUMBER or tTIER/pPLANE/NUMBER, such as t0/p0/3 or t0/p0/*,"
+            " or t0/* for a tier"
+        )
     is_switch = np.arange(topology.num_nodes) >= topology.num_nics
     chosen = is_switch & _matching(topology.node_tier, parts[0], prefix="t")
     if not chosen.any():
         tiers = np.unique(topology.node_tier[is_switch])
-        raise ConfigError(f'no such tier "{parts[0]}"; known tiers: {names(f"t{tier}" for tier in tiers)}')
+        raise ConfigError(
+            f"no such tier {quoted(parts[0])}; known tiers: {names(f't{tier}' for tier in tiers)}"
+        )
     ahead = chosen & _matching(topology.node_plane, parts[1], prefix="p")
     if not ahead.any():
         planes = np.unique(topology.node_plane[chosen])
         listed = names("px" if plane < 0 else f"p{plane}" for plane in planes)
-        raise ConfigError(f'no such plane "{parts[1]}" in that tier; known planes: {listed}')
+        raise ConfigError(f"no such plane {quoted(parts[1])} in that tier; known planes: {listed}")
     found = ahead & _matching(topology.node_number, parts[2])
     if not found.any():
         last = topology.node_number[ahead].max()
-        raise ConfigError(f'no such switch "{text}"; valid: {parts[0]}/{parts[1]}/0 to {last}')
+        raise ConfigError(f"no such switch {quoted(text)}; valid: {parts[0]}/{parts[1]}/0 to {last}")
     return found
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from farstep.fabric.errors import ConfigError, names, read_toml
+from farstep.fabric.errors import ConfigError, names, quoted, read_toml
 from farstep.fabric.topology.cabling import ports_per_cage
 from farstep.fabric.topology.clos import TRANSCEIVER_GBPS
 from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
@@ -135,7 +135,7 @@ def _read_lines(text: str, source: str) -> tuple[dict[str, float], dict[int, dic
             continue
         where = f"{source}: line {number}"
         if len(words) != 2:
-            raise ConfigError(f"{where}: {line.strip()!r}: valid: a key and a number")
+            raise ConfigError(f"{where}: {quoted(line.strip())}: valid: a key and a number")
         key = words[0].lower()
         try:
             value = float(words[1])

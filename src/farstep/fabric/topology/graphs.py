@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from farstep.fabric.errors import ConfigError, describe_validation_error, names
+from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted
 from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import LATENCY_NS_MAX, RATE_GBPS_MAX
 from farstep.fabric.topology.clos import LINK_LATENCY_NS
@@ -114,7 +114,7 @@ def build_graph(description: GraphDescription, *, source: str = "graph") -> Topo
     index = {switch.name: number for number, switch in enumerate(switches)}
     if len(index) < len(switches):
         twice = next(switch.name for number, switch in enumerate(switches) if index[switch.name] != number)
-        raise ConfigError(f'{source}: switches: the name "{twice}" is used twice')
+        raise ConfigError(f"{source}: switches: the name {quoted(twice)} is used twice")
     attached = [
         [_find(index, name, f"{source}: nics[{number}].switches") for name in entry.switches]
         for number, entry in enumerate(description.nics)
@@ -215,14 +215,16 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
     for node, attributes in graph.nodes(data=True):
         kind = attributes.get("kind")
         if kind not in ("nic", "switch"):
-            raise ConfigError(f'{name}: node {node!r}: kind = {kind!r}; valid: "nic", "switch"')
+            raise ConfigError(f'{name}: node {quoted(node)}: kind = {quoted(kind)}; valid: "nic", "switch"')
         kinds[node] = kind
     ports: dict[Any, list[tuple[Any, dict[str, Any]]]] = {node: [] for node in kinds if kinds[node] == "nic"}
     links = []
     for one, other, attributes in graph.edges(data=True):
         near, far = (other, one) if kinds[one] == "switch" and kinds[other] == "nic" else (one, other)
         if kinds[far] == "nic":
-            raise ConfigError(f"{name}: nodes {one!r} and {other!r} are both NICs; put a switch between them")
+            raise ConfigError(
+                f"{name}: nodes {quoted(one)} and {quoted(other)} are both NICs; put a switch between them"
+            )
         if kinds[near] == "nic":
             ports[near].append((far, attributes))
         else:
@@ -230,14 +232,14 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
     nics = []
     for node, attached in ports.items():
         if not attached:
-            raise ConfigError(f"{name}: NIC {node!r} is joined to nothing")
+            raise ConfigError(f"{name}: NIC {quoted(node)} is joined to nothing")
         allowed = ("rate_gbps", "latency_ns")
         values = [
             {key: attributes[key] for key in allowed if key in attributes} for _, attributes in attached
         ]
         if any(value != values[0] for value in values):
             raise ConfigError(
-                f"{name}: NIC {node!r} has ports that differ in rate or latency; valid: equal ones"
+                f"{name}: NIC {quoted(node)} has ports that differ in rate or latency; valid: equal ones"
             )
         own = {key: value for key, value in graph.nodes[node].items() if key in ("site", "group")}
         nics.append({"switches": [str(switch) for switch, _ in attached], **values[0], **own})
@@ -292,7 +294,7 @@ def _find(index: Mapping[str, int], name: str, key: str) -> int:
     if name not in index:
         known = list(index)
         shown = names(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-        raise ConfigError(f'{key}: no such switch "{name}"; known switches: {shown}')
+        raise ConfigError(f"{key}: no such switch {quoted(name)}; known switches: {shown}")
     return index[name]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from farstep.fabric.errors import ConfigError, describe_validation_error, names
+from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted
 from farstep.fabric.sites import check_name
 from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import RATE_GBPS_MAX, latency, rate, whole
@@ -137,7 +137,7 @@ def _check_sites(sites: Mapping[str, Topology]) -> None:
         try:
             check_name(name)
         except ValueError as error:
-            raise ConfigError(f"sites: {name!r}: {error}") from None
+            raise ConfigError(f"sites: {quoted(name)}: {error}") from None
         if len(site.site_names) > 1 or site.via_switches is not None:
             raise ConfigError(f"sites.{name}: valid: a network of one site, with shortest routes")
 
@@ -152,7 +152,7 @@ def _wan_links(wan: Sequence[WanLink | Mapping[str, Any]], sites: tuple[str, ...
             raise ConfigError(describe_validation_error(error, key)) from None
         for site in link.between:
             if site not in sites:
-                raise ConfigError(f'{key}.between: no such site "{site}"; known sites: {names(sites)}')
+                raise ConfigError(f"{key}.between: no such site {quoted(site)}; known sites: {names(sites)}")
         if link.between[0] == link.between[1]:
             raise ConfigError(f"{key}.between = {list(link.between)}: name two different sites")
         if (link.fibre_km is None) == (link.delay_ms is None):

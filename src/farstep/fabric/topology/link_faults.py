@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.channels import Channel, ChannelState
-from farstep.fabric.errors import ConfigError, names
+from farstep.fabric.errors import ConfigError, names, quoted
 from farstep.fabric.faults import Fault
 from farstep.fabric.script import FaultScript
 from farstep.fabric.targets import ANY_SITE, ELEMENT_KEYS, Target
@@ -171,7 +171,7 @@ def target_links(topology: Topology, target: Target) -> Int32Array:
     """
     if target.path is not None:
         raise ConfigError(
-            f'path = "{target.path}": a topology has no named paths; valid here: plane, site, sites,'
+            f"path = {quoted(target.path)}: a topology has no named paths; valid here: plane, site, sites,"
             f" {names(ELEMENT_KEYS)}"
         )
     chosen = np.ones(topology.num_links, np.bool_)
@@ -204,14 +204,14 @@ def _as_mask(topology: Topology, name: str, key: str, value: str) -> BoolArray:
     try:
         chosen[resolve_links(topology, name)] = True
     except ConfigError as error:
-        reason = str(error).removeprefix(f'target = "{name}": ')
-        raise ConfigError(f'{key} = "{value}": {reason}') from None
+        reason = str(error).removeprefix(f"target = {quoted(name)}: ")
+        raise ConfigError(f"{key} = {quoted(value)}: {reason}") from None
     return chosen
 
 
 def _site(topology: Topology, key: str, name: str) -> int:
     if name not in topology.site_names:
-        raise ConfigError(f'{key} = "{name}": no such site; known sites: {names(topology.site_names)}')
+        raise ConfigError(f"{key} = {quoted(name)}: no such site; known sites: {names(topology.site_names)}")
     return topology.site_names.index(name)
 
 
@@ -232,7 +232,7 @@ def _resolved(faults: tuple[Fault, ...], topology: Topology, source: str) -> dic
         where = f"{source}: faults[{index}]"
         if fault.kind not in SIMULATED_KINDS:
             wrong.append(
-                f'{where}.kind = "{fault.kind}": not simulated; valid in a simulation: {names(SIMULATED_KINDS)}'
+                f"{where}.kind = {quoted(fault.kind)}: not simulated; valid in a simulation: {names(SIMULATED_KINDS)}"
             )
             continue
         if not fault.target.keys or fault.target in targets:

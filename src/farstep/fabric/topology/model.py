@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError
+from farstep.fabric.topology.node_names import NodeNames, numbers_of
 
 if TYPE_CHECKING:
     from farstep.fabric.topology.routes import RouteTable
@@ -183,33 +184,21 @@ class Topology:
     @cached_property
     def node_number(self) -> Int32Array:
         """Number of each node among those of its tier and plane, as names have it."""
-        number = np.empty(self.num_nodes, np.int32)
-        number[: self.num_nics] = np.arange(self.num_nics)
-        switches = np.arange(self.num_nics, self.num_nodes)
-        order = switches[np.lexsort((switches, self.node_plane[switches], self.node_tier[switches]))]
-        if len(order):
-            key = self.node_tier[order].astype(np.int32) * 65536 + self.node_plane[order]
-            starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
-            sizes = np.diff(np.r_[starts, len(order)])
-            number[order] = np.arange(len(order)) - np.repeat(starts, sizes)
-        return number
+        return numbers_of(self.node_tier, self.node_plane)
 
     def node_name(self, node: int) -> str:
         """Returns the name a fault target has for a node: `nic/12`, or `t1/p0/5` for tier, plane and number."""
-        if node in self._label_of:
-            return self._label_of[node]
-        if node < self.num_nics:
-            return f"nic/{node}"
-        plane = int(self.node_plane[node])
-        return f"t{self.node_tier[node]}/p{'x' if plane < 0 else plane}/{self.node_number[node]}"
+        return self.names.node(node)
 
     @cached_property
-    def _label_of(self) -> dict[int, str]:
-        return {node: label for label, node in self.labels.items()}
+    def names(self) -> NodeNames:
+        """Names of the nodes and links, without the network."""
+        labels = {node: label for label, node in self.labels.items()}
+        return NodeNames(self.node_tier, self.node_plane, self.node_number, labels)
 
     def link_name(self, link: int) -> str:
-        """Returns `SOURCE->TARGET` of a directed link."""
-        return f"{self.node_name(int(self.link_source[link]))}->{self.node_name(int(self.link_target[link]))}"
+        """Returns `SOURCE->TARGET` of a directed link, with `#1` where it has parallels."""
+        return self.names.link(link, self.link_source, self.link_target)
 
     # -- derived ------------------------------------------------------------------------------------------
 

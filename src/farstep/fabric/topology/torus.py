@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.topology.checks import latency, rate, whole
 from farstep.fabric.topology.draft import NODES_MAX, TopologyDraft
 from farstep.fabric.topology.model import Topology
@@ -200,7 +200,7 @@ def _chips(
 
 def _shape(key: str, shape: object) -> tuple[int, ...]:
     if not isinstance(shape, (list, tuple)) or not 1 <= len(shape) <= 3:
-        raise ConfigError(f"{key} = {shape!r}: valid: one to three numbers, such as [4, 4, 4]")
+        raise ConfigError(f"{key} = {quoted(shape)}: valid: one to three numbers, such as [4, 4, 4]")
     return tuple(whole(f"{key}[{axis}]", size, low=1, high=65_536) for axis, size in enumerate(shape))
 
 
@@ -212,7 +212,9 @@ def _wraps(wrap: bool | Sequence[bool], dimensions: int) -> tuple[bool, ...]:
         or len(wrap) != dimensions
         or not all(isinstance(each, bool) for each in wrap)
     ):
-        raise ConfigError(f"wrap = {wrap!r}: valid: true, false, or {dimensions} of them, one per dimension")
+        raise ConfigError(
+            f"wrap = {quoted(wrap)}: valid: true, false, or {dimensions} of them, one per dimension"
+        )
     return tuple(wrap)
 
 
@@ -239,7 +241,7 @@ def _connections(connections: Sequence[OcsConnection | Sequence[Any]], cubes: in
             or item[0] not in tuple(AXES)
         ):
             raise ConfigError(
-                f'{key} = {item!r}: valid: [axis, cube, cube], such as ["x", 0, 1]; axes: x, y, z'
+                f'{key} = {quoted(item)}: valid: [axis, cube, cube], such as ["x", 0, 1]; axes: x, y, z'
             )
         for place, side in ((1, "plus"), (2, "minus")):
             cube = whole(f"{key}.{side}", item[place], low=0, high=cubes - 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from farstep.fabric.errors import quoted
 from farstep.sim.packet_knobs import engine_changes
 from farstep.sim.rivals import RIVALS, RivalKnobs
 from farstep.sim.transports import Switch, Transport
@@ -99,12 +100,12 @@ class FlowSettings:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
-                raise FlowSettingsError(f"{name} = {value!r}; valid: a number from {low} on")
+                raise FlowSettingsError(f"{name} = {quoted(value)}; valid: a number from {low} on")
         for name, hint in get_type_hints(type(self)).items():
             valid = get_args(hint)
             value = getattr(self, name)
             if valid and all(isinstance(choice, str) for choice in valid) and value not in valid:
-                raise FlowSettingsError(f"{name} = {value!r}; valid: {', '.join(valid)}")
+                raise FlowSettingsError(f"{name} = {quoted(value)}; valid: {', '.join(valid)}")
 
     @property
     def answer_share(self) -> float:
@@ -211,7 +212,7 @@ def settings_for(transport: str, changes: Mapping[str, Any] | None = None) -> Fl
         FlowSettingsError: there is no such transport or setting.
     """
     if transport not in TRANSPORTS:
-        raise FlowSettingsError(f"transport = {transport!r}; valid: {', '.join(TRANSPORTS)}")
+        raise FlowSettingsError(f"transport = {quoted(transport)}; valid: {', '.join(TRANSPORTS)}")
     return TRANSPORTS[transport].updated(changes or {})
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.chakra_format import CollectiveType, Node, NodeType, read_nodes
 from farstep.sim.workloads.phases import add_collective
@@ -184,7 +185,7 @@ class _Traces:
             for number in node.deps:
                 if number not in by_id:
                     raise ValueError(
-                        f"node {node.number} ({node.name!r}) waits for node {number}, which is none"
+                        f"node {node.number} ({quoted(node.name)}) waits for node {number}, which is none"
                     )
                 later.append(int(entry))
                 earlier.append(by_id[number])
@@ -215,7 +216,7 @@ class _Traces:
                 if self._groups:
                     known = ", ".join(self._groups)
                     raise ValueError(
-                        f"node {node.number}: process group {name!r} is not known; known: {known}"
+                        f"node {node.number}: process group {quoted(name)} is not known; known: {known}"
                     )
                 name = ""
             number = seen.get(name, 0)
@@ -260,17 +261,17 @@ class _Traces:
         if absent or surplus:
             rank = (absent or surplus)[0]
             raise ValueError(
-                f"collective {first.name!r} of group {name or 'all ranks'}: rank {rank} "
+                f"collective {quoted(first.name)} of group {name or 'all ranks'}: rank {rank} "
                 f"{'takes no part' if absent else 'is not of the group'}"
             )
         shapes = {(n.integer("comm_type"), n.integer("comm_size", 0)) for n in together.nodes.values()}
         if len(shapes) > 1:
             raise ValueError(
-                f"collective {first.name!r}: the ranks of {name or 'all'} differ on kind or size"
+                f"collective {quoted(first.name)}: the ranks of {name or 'all'} differ on kind or size"
             )
         kind, size_bytes = shapes.pop()
         if kind not in _COLLECTIVES:
-            raise ValueError(f"collective {first.name!r}: comm_type {kind} is not supported")
+            raise ValueError(f"collective {quoted(first.name)}: comm_type {kind} is not supported")
         if kind == CollectiveType.ALL_GATHER:  # comm_size is what each rank brings
             size_bytes *= len(members)
         elif kind == CollectiveType.ALL_TO_ALL:  # comm_size counts the part a rank keeps

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import WorkloadError
 
 __all__ = ["CollectiveType", "Node", "NodeType", "read_nodes"]
@@ -84,11 +85,13 @@ class Node:
         """
         value = self.attributes.get(name, default)
         if value is None:
-            raise ValueError(f"node {self.number} ({self.name!r}) has no attribute {name}")
+            raise ValueError(f"node {self.number} ({quoted(self.name)}) has no attribute {name}")
         if isinstance(value, str) and value.isdigit():
             value = int(value)
         if not isinstance(value, int):
-            raise ValueError(f"node {self.number} ({self.name!r}): {name} = {value!r} is no whole number")
+            raise ValueError(
+                f"node {self.number} ({quoted(self.name)}): {name} = {quoted(value)} is no whole number"
+            )
         return value
 
 

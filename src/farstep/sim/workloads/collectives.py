@@ -21,6 +21,7 @@ from farstep.collectives.schedule.tree import (
     tree_broadcast,
     tree_reduce,
 )
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.patterns import all_to_all
 from farstep.sim.workloads.ranks import Nics, positive, to_nics
@@ -361,10 +362,10 @@ def collective(
         WorkloadError: there is no such collective or algorithm, or the sizes do not fit it.
     """
     if name not in COLLECTIVES:
-        raise WorkloadError(f"collective is {name!r}; valid: {', '.join(COLLECTIVES)}")
+        raise WorkloadError(f"collective is {quoted(name)}; valid: {', '.join(COLLECTIVES)}")
     chosen = algorithm or COLLECTIVES[name][0]
     if chosen not in COLLECTIVES[name]:
-        raise WorkloadError(f"algorithm of {name} is {chosen!r}; valid: {', '.join(COLLECTIVES[name])}")
+        raise WorkloadError(f"algorithm of {name} is {quoted(chosen)}; valid: {', '.join(COLLECTIVES[name])}")
     nics = to_nics(ranks)
     positive("size_bytes", size_bytes)
     if chosen == "ring":

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from farstep.fabric.errors import quoted
 from farstep.sim.expected import expect, expect_list, expect_whole
 from farstep.sim.tasks import TIME_NS_MAX, TaskBuilder, TaskTable, WorkloadError, whole_numbers
 from farstep.sim.workloads.ranks import Nics, to_nics
@@ -65,7 +66,7 @@ class Placer:
             return self._named(count, expect_list("placement", policy, "NIC numbers"))
         if policy not in PLACEMENTS:
             raise WorkloadError(
-                f"placement is {policy!r}; valid: {', '.join(PLACEMENTS)}, or a list of NIC numbers"
+                f"placement is {quoted(policy)}; valid: {', '.join(PLACEMENTS)}, or a list of NIC numbers"
             )
         wanted = self.num_free if count is None else count
         if not 0 < wanted <= self.num_free:

@@ -16,6 +16,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.ranks import to_nics
 
@@ -91,7 +92,7 @@ def _read_line(matrix: _Matrix, words: list[str]) -> None:
         _read_flow(matrix, words)
     else:
         raise ValueError(
-            f"{' '.join(words)[:60]!r} is not known; a flow reads: 3->7 id 12 start 0 size 100000"
+            f"{quoted(' '.join(words)[:60])} is not known; a flow reads: 3->7 id 12 start 0 size 100000"
         )
 
 
@@ -100,10 +101,10 @@ def _read_flow(matrix: _Matrix, words: list[str]) -> None:
     values: dict[str, int] = {}
     for key, value in zip(words[1::2], words[2::2], strict=False):
         if key not in _FLOW_KEYS:
-            raise ValueError(f"{key!r} is not known; valid: {', '.join(sorted(_FLOW_KEYS))}")
+            raise ValueError(f"{quoted(key)} is not known; valid: {', '.join(sorted(_FLOW_KEYS))}")
         values[key] = _number(key, value)
     if len(words) % 2 == 0:
-        raise ValueError(f"{words[-1]!r} has no value")
+        raise ValueError(f"{quoted(words[-1])} has no value")
     if "size" not in values or ("start" in values) == ("trigger" in values):
         raise ValueError("a flow needs a size, and a start or a trigger")
     flow = len(matrix.source)
@@ -125,12 +126,14 @@ def _read_trigger(matrix: _Matrix, words: list[str]) -> None:
     if words[3] == "barrier" and len(words) == 5:
         matrix.barriers[number] = _number("barrier", words[4])
     elif words[3:] != ["oneshot"]:
-        raise ValueError(f"trigger kind {' '.join(words[3:])!r} is not known; valid: oneshot, barrier COUNT")
+        raise ValueError(
+            f"trigger kind {quoted(' '.join(words[3:]))} is not known; valid: oneshot, barrier COUNT"
+        )
 
 
 def _number(key: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise ValueError(f"{key} = {text!r}: must be a whole number")
+        raise ValueError(f"{key} = {quoted(text)}: must be a whole number")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import TaskBuilder, TaskTable, WorkloadError
 from farstep.sim.workloads.ranks import positive, to_nics
 
@@ -188,7 +189,9 @@ def sendrecv(
     elif pairs == "opposite":
         left, right = np.arange(count // 2), np.arange(count // 2) + (count + 1) // 2
     elif isinstance(pairs, str) or not len(pairs):
-        raise WorkloadError(f"pairs is {pairs!r}; valid: neighbours, opposite, or a list of pairs of ranks")
+        raise WorkloadError(
+            f"pairs is {quoted(pairs)}; valid: neighbours, opposite, or a list of pairs of ranks"
+        )
     else:
         for pair in pairs:
             for rank in pair:

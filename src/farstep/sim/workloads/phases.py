@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from farstep.fabric.errors import quoted
 from farstep.sim.tasks import TaskBuilder, WorkloadError
 from farstep.sim.workloads.collectives import block_sizes, collective, ring_steps
 
@@ -45,7 +46,7 @@ def add_collective(
     own = np.broadcast_to(np.asarray(after, np.int64), nics.shape)
     size = nics.shape[1]
     if name not in PHASE_COLLECTIVES:
-        raise WorkloadError(f"collective is {name!r}; valid: {', '.join(PHASE_COLLECTIVES)}")
+        raise WorkloadError(f"collective is {quoted(name)}; valid: {', '.join(PHASE_COLLECTIVES)}")
     if size == 1:
         return own.copy()
     if name in ("all_reduce", "reduce_scatter", "all_gather"):
