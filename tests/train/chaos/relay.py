@@ -15,6 +15,9 @@ __all__ = ["Relays"]
 
 Way = Literal["up", "down"]
 
+SETTLE_S = 0.05
+"""asyncio loses a connection that it has accepted when its server is closed in the same moment."""
+
 
 class _Relay:
     """One member's way."""
@@ -74,6 +77,7 @@ class Relays:
         before = relay.server
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            relay.writers.add(writer)  # the task may be cancelled before it has begun
             task = asyncio.create_task(self._serve(relay, reader, writer))
             relay.tasks.add(task)
             task.add_done_callback(relay.tasks.discard)
@@ -81,7 +85,7 @@ class Relays:
         relay.server = await asyncio.start_server(connected, "127.0.0.1", 0)
         relay.port = relay.server.sockets[0].getsockname()[1]
         if before is not None:
-            before.close()
+            await _end([before])
         return relay.port
 
     async def _serve(self, relay: _Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +93,7 @@ class Relays:
         try:
             await relay.is_open["up"].wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
-            relay.writers |= {writer, far_writer}
+            relay.writers.add(far_writer)
             pumps = [
                 asyncio.create_task(_pump(reader, far_writer, relay.is_open["up"])),
                 asyncio.create_task(_pump(far_reader, writer, relay.is_open["down"])),
@@ -109,14 +113,28 @@ class Relays:
                     end.close()
 
     async def _close(self) -> None:
+        await _end([relay.server for relay in self._relays.values() if relay.server is not None])
         for relay in self._relays.values():
-            if relay.server is not None:
-                relay.server.close()
             for event in relay.is_open.values():
                 event.set()
-            for task in list(relay.tasks):
-                task.cancel()
-            await asyncio.gather(*relay.tasks, return_exceptions=True)
+        writers = {writer for relay in self._relays.values() for writer in relay.writers}
+        tasks = [task for relay in self._relays.values() for task in relay.tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()  # whatever has not been read yet
+        await asyncio.sleep(SETTLE_S)  # aborted transports close in the next turn
+
+
+async def _end(servers: list[asyncio.Server]) -> None:
+    loop = asyncio.get_running_loop()
+    for server in servers:
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())  # accepts nobody any more
+    await asyncio.sleep(SETTLE_S)
+    for server in servers:
+        server.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_open: asyncio.Event) -> None:
