@@ -156,3 +156,24 @@ def test_an_exception_between_two_steps_ends_the_run_of_nobody_else(monkeypatch:
     assert case.groups.results["a-0"] == case.groups.results["b-0"]
     assert case.groups.results["a-0"][0] > 3
     assert case.groups.results["a-0"][1] == 2
+
+
+def test_a_member_that_comes_after_the_end_has_nothing_to_do() -> None:
+    groups = Groups(healing=Healing, groups=2, min_groups=1)
+
+    def work(run: Run) -> int:
+        model = small_model(1)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for batch in run.shard(DATA, batch_size=12, steps=5):
+            trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+        return trainer.committed
+
+    for name in ("a-0", "b-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.start("c-0", work)
+    groups.start("a-0", work)
+    groups.join()
+    groups.close()
+    assert not groups.errors
+    assert groups.results == {"a-0": 0, "b-0": 5, "c-0": 0}
