@@ -84,7 +84,7 @@ def describe_validation_error(
         elif item["type"] == "extra_forbidden":
             lines.append(f"{source}: {key}: there is no such key here")
         elif item["type"] == "union_tag_not_found":
-            lines.append(f"{source}: {key}: this key is required; valid: {', '.join(sorted(_UNION_TAGS))}")
+            lines.append(f"{source}: {key}: this key is required; valid: {', '.join(_kinds(item['loc']))}")
         elif item["type"] == "union_tag_invalid":
             valid = item["ctx"]["expected_tags"].replace("'", "")
             lines.append(f"{source}: {key} = {_shown(item['input'])}: not known; valid: {valid}")
@@ -161,7 +161,7 @@ def _without_union_tags(loc: tuple[str | int, ...], item: Any) -> list[str | int
     cleaned: list[str | int] = []
     for position, part in enumerate(loc):
         follows_index = position > 0 and isinstance(loc[position - 1], int)
-        if follows_index and part in _UNION_TAGS:
+        if follows_index and any(part in tags for tags in _UNION_TAGS.values()):
             continue
         cleaned.append(part)
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -201,9 +201,20 @@ def _plain(message: str) -> str:
     return text
 
 
-_UNION_TAGS: set[str] = set()
+def _kinds(loc: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Values of `kind` in the list that a key is in; a lone table is a fault."""
+    known = [_UNION_TAGS[part] for part in loc if isinstance(part, str) and part in _UNION_TAGS]
+    return known[0] if known else _UNION_TAGS.get("faults", ())
 
 
-def register_union_tags(tags: Iterable[str]) -> None:
-    """Makes `describe_validation_error` leave these discriminator values out of key names."""
-    _UNION_TAGS.update(tags)
+_UNION_TAGS: dict[str, tuple[str, ...]] = {}
+
+
+def register_union_tags(key: str, tags: Iterable[str]) -> None:
+    """Makes `describe_validation_error` leave these values of `kind` out of key names, and list them.
+
+    Args:
+        key: of the tables that are told apart by them.
+        tags: the values.
+    """
+    _UNION_TAGS[key] = tuple(tags)

@@ -30,7 +30,7 @@ PositiveSteps = Annotated[int, Field(gt=0, le=STEP_MAX)]
 
 Element = Annotated[
     str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
     Field(min_length=1, max_length=200),
 ]
 """Name of a part of a topology, or a pattern with `*` and `?`; a number may be written as one."""

@@ -372,4 +372,4 @@ FAULT_KINDS = (
 )
 """Values of `kind`."""
 
-register_union_tags(FAULT_KINDS)
+register_union_tags("faults", FAULT_KINDS)

@@ -18,15 +18,12 @@ from farstep.fabric.script import FaultScript
 from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
 from farstep.fabric.topology.link_faults import target_links
 from farstep.sim.expected import expect, expect_list
+from farstep.sim.fault_tables import DRAWS, as_written, in_seconds
 from farstep.sim.link_actions import LinkAction
 from farstep.sim.tasks import TIME_NS_MAX
 
 __all__ = ["LinkAction", "ScriptedFault", "link_actions", "parse_faults"]
 
-_STEMS = ("at", "duration", "period", "down")
-_UNITS = {"ms": 1_000, "us": 1_000_000}
-"""Units of time beside seconds, and how many make one."""
-_DRAWS = ("choose", "choose_percent")
 _RATE_ROUNDING = 1e-9
 
 
@@ -64,48 +61,31 @@ def parse_faults(
     for index, entry in enumerate(listed):
         expect(f"{source}[{index}]", entry, (ScriptedFault, Mapping), "a table of a fault script")
     written = [entry.table if isinstance(entry, ScriptedFault) else dict(entry) for entry in listed]
-    draws = [{key: table[key] for key in _DRAWS if key in table} for table in written]
-    plain = [_in_seconds(table, f"{source}: faults[{index}]") for index, table in enumerate(written)]
-    script = FaultScript.parse({"faults": plain}, source=source)
+    draws = [{key: table[key] for key in DRAWS if key in table} for table in written]
+    plain = [in_seconds(table, f"{source}: faults[{index}]") for index, table in enumerate(written)]
+    try:
+        script = FaultScript.parse({"faults": plain}, source=source)
+    except ConfigError as error:
+        raise ConfigError(as_written(str(error), written)) from error
     found = []
     for index, (fault, draw) in enumerate(zip(script.faults, draws, strict=True)):
         where = f"{source}: faults[{index}]"
-        _check_time(fault, where)
-        _check_draw(fault, draw, where)
+        _check_rate(fault, where)
+        _check_draw(draw, where)
         found.append(ScriptedFault(fault, written[index], **draw))
     return tuple(found)
 
 
-def _in_seconds(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The keys of a fault script: without draws, and with times in seconds."""
-    plain = {key: value for key, value in table.items() if key not in _DRAWS}
-    for stem in _STEMS:
-        given = [unit for unit in ("s", *_UNITS) if f"{stem}_{unit}" in plain]
-        if len(given) > 1:
-            raise ConfigError(f"{where}: give {stem}_{given[0]} or {stem}_{given[1]}, not both")
-        for unit, per_second in _UNITS.items():
-            key = f"{stem}_{unit}"
-            if key not in plain:
-                continue
-            value = plain.pop(key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise ConfigError(f"{where}.{key} = {quoted(value)}: must be a number, at least 0")
-            plain[f"{stem}_s"] = value / per_second
-    return plain
+def _check_rate(fault: Fault, where: str) -> None:
+    """Links of a topology have their full rate at most."""
+    percent = getattr(fault, "rate_percent", None)
+    if percent is not None and percent > 100:
+        raise ConfigError(f"{where}.rate_percent = {percent:g}: must be at most 100")
 
 
-def _check_time(fault: Fault, where: str) -> None:
-    for key in ("at_step", "duration_steps", "period_steps", "down_steps"):
-        if getattr(fault, key, None) is not None:
-            stem = key.rpartition("_")[0]
-            raise ConfigError(f"{where}.{key}: counts steps of a training run; give {stem}_s here")
-
-
-def _check_draw(fault: Fault, draw: Mapping[str, Any], where: str) -> None:
+def _check_draw(draw: Mapping[str, Any], where: str) -> None:
     if len(draw) > 1:
         raise ConfigError(f"{where}: give choose or choose_percent, not both")
-    if draw and isinstance(fault, Restore):
-        raise ConfigError(f"{where}: restore takes no {next(iter(draw))}")
     choose, percent = draw.get("choose", 1), draw.get("choose_percent", 100)
     if isinstance(choose, bool) or not isinstance(choose, int) or choose < 1:
         raise ConfigError(f"{where}.choose = {quoted(choose)}: must be a whole number, at least 1")
@@ -141,7 +121,8 @@ def link_actions(
         is_endless = isinstance(entry.fault, Flap) and entry.fault.duration_s is None and until_ns is None
         if is_endless and not any(isinstance(other.fault, Restore) for other in faults):
             raise ConfigError(
-                f"{source}: faults[{index}]: a flap needs duration_s, or the run an end (run.until_us)"
+                f"{source}: faults[{index}]: a flap needs duration_s, duration_ms or duration_us, or the run an end"
+                " (run.until_us)"
             )
     timeline = LinkTimeline(_drawn(faults, topology, seed, source), topology, source=source)
     changes = list(timeline.until(TIME_NS_MAX if until_ns is None else until_ns))

@@ -152,7 +152,7 @@ def everything_of(text: str) -> None:
         ("ranks = 8", "ranks = 17", "x.toml: workload[0]: 17 ranks need as many NICs; 16 of 16 are free"),
         ("ranks = 8", "ranks = 16", "x.toml: workload[1]: 0 ranks need as many NICs; 0 of 16 are free"),
         ('placement = "spread"', 'placement = "near"', "x.toml: workload[0].placement"),
-        ("nic = 3", "nic = 99", 'x.toml: faults[0].nic = "99": no such NIC "99"; valid: 0 to 15'),
+        ("nic = 3", "nic = 99", 'x.toml: faults[0].nic = 99: no such NIC "99"; valid: 0 to 15'),
         ("at_us = 5", "at_us = -5", "x.toml: faults[0].at_us = -5: must be a number, at least 0"),
         ("[[faults]]", "[faults]", "x.toml: faults: must be an array of tables, written as [[faults]]"),
         ("[fabric]", '[transport]\nname = "mcr"\n[fabric]', 'x.toml: transport: name = "mcr": no such transport; '),

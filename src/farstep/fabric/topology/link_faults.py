@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.channels import Channel, ChannelState
-from farstep.fabric.errors import ConfigError, names, quoted
+from farstep.fabric.errors import VALUE_CHARACTERS_MAX, ConfigError, names, quoted
 from farstep.fabric.faults import Fault
 from farstep.fabric.script import FaultScript
 from farstep.fabric.targets import ANY_SITE, ELEMENT_KEYS, Target
@@ -205,7 +205,8 @@ def _as_mask(topology: Topology, name: str, key: str, value: str) -> BoolArray:
         chosen[resolve_links(topology, name)] = True
     except ConfigError as error:
         reason = str(error).removeprefix(f"target = {quoted(name)}: ")
-        raise ConfigError(f"{key} = {quoted(value)}: {reason}") from None
+        shown = value if value.isdecimal() and len(value) < VALUE_CHARACTERS_MAX else quoted(value)
+        raise ConfigError(f"{key} = {shown}: {reason}") from None
     return chosen
 
 

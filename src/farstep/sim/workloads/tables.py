@@ -327,4 +327,4 @@ JOBS: tuple[Any, ...] = (
 WORKLOAD_KINDS: tuple[str, ...] = tuple(str(kind.model_fields["kind"].default) for kind in JOBS)
 """Values of `kind`."""
 
-register_union_tags(WORKLOAD_KINDS)
+register_union_tags("workload", WORKLOAD_KINDS)
