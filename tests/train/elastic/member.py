@@ -35,7 +35,8 @@ def main() -> None:
     data = TensorDataset(
         torch.randn(4096, 32, generator=generator), torch.randint(0, 10, (4096,), generator=generator)
     )
-    run = farstep.join()
+    rate = os.environ.get("TEST_RATE_MBPS")
+    run = farstep.join(healing=farstep.HealingSettings(rate_mbps=float(rate)) if rate else None)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.Linear(width, 10)
@@ -45,8 +46,16 @@ def main() -> None:
     folder = os.environ.get("TEST_CHECKPOINTS")
     checkpoint = farstep.Checkpoint(folder, every_steps=10) if folder else None
     policy = farstep.Synchronous(step_deadline_s=float(os.environ.get("TEST_DEADLINE_S", "120")))
+    every = os.environ.get("TEST_MEMORY_EVERY")
     trainer = farstep.Trainer(
-        run, model, optimizer, policy=policy, scheduler=scheduler, clip_norm=1.0, checkpoint=checkpoint
+        run,
+        model,
+        optimizer,
+        policy=policy,
+        scheduler=scheduler,
+        clip_norm=1.0,
+        checkpoint=checkpoint,
+        memory=farstep.PeerMemory(every_steps=int(every)) if every else None,
     )
 
     def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:

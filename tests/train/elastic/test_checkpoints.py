@@ -1,4 +1,4 @@
-"""Jobs of real processes that lose power as a whole, and go on from their checkpoints."""
+"""Jobs of real processes that lose all who have the newest state, and go on from their checkpoints."""
 
 from __future__ import annotations
 
@@ -47,3 +47,36 @@ def test_a_job_that_lost_power_ends_as_if_it_had_not(make_job: Any, tmp_path: Pa
     assert len(ends) == 1
     loaded = again.events("checkpoint_loaded")
     assert {event["step"] for event in loaded} == {info.step}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_spares_go_on_from_the_shards_they_hold_when_all_seats_are_lost(make_job: Any) -> None:
+    """The state is so large for the rate that no spare has got it when both seats die."""
+    job = make_job(
+        groups=2,
+        spares=3,
+        config={"min_groups": 2, "max_groups": 2, "spares": 3},
+        width=1000,
+        rate_mbps=0.1,
+        memory_every=10,
+    )
+    job.wait_for(lambda: len(job.events("memory_checkpoint")) >= 2, "two checkpoints in memory")
+    for name in job.local.names:
+        job.local.send(name, signal.SIGKILL)
+    assert not job.events("heal_done")
+    job.wait_for(lambda: any(job.rows(name) for name in job.local.spare_names), "a step of a spare")
+    (first, *_) = [name for name in job.local.spare_names if job.rows(name)]
+    statuses = job.end_after(first, 20)
+    assert {statuses[name] for name in job.local.spare_names} == {0}
+    seated = [name for name in job.local.spare_names if job.rows(name)]
+    assert len(seated) == 2
+    start = job.rows(first)[0]["step"]
+    assert {job.rows(name)[0]["step"] for name in seated} == {start}
+    assert start in {event["step"] for event in job.events("memory_checkpoint")}
+    assert {event["step"] for event in job.events("memory_recalled")} == {start}
+    ends = [job.end(name) for name in seated]
+    undisturbed = make_job(groups=2, steps=ends[0]["end"], width=1000)
+    undisturbed.local.wait(120)
+    ends.append(undisturbed.end("group-0"))
+    assert len({(end["end"], end["digest"]) for end in ends}) == 1

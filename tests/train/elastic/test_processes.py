@@ -26,7 +26,14 @@ class Job:
     """A local job with what its members say. Without a number of steps it goes on until it is told to end."""
 
     def __init__(
-        self, folder: Path, *, groups: int, spares: int = 0, steps: int = OPEN_END, **env: Any
+        self,
+        folder: Path,
+        *,
+        groups: int,
+        spares: int = 0,
+        steps: int = OPEN_END,
+        config: dict[str, Any] | None = None,
+        **env: Any,
     ) -> None:
         variables = {
             "PYTHONPATH": str(ROOT),
@@ -35,7 +42,12 @@ class Job:
             **{f"TEST_{key.upper()}": str(value) for key, value in env.items()},
         }
         self.local = LocalJob(
-            [sys.executable, str(MEMBER)], groups=groups, spares=spares, folder=folder, env=variables
+            [sys.executable, str(MEMBER)],
+            groups=groups,
+            spares=spares,
+            folder=folder,
+            env=variables,
+            config=config,
         )
 
     def rows(self, name: str) -> list[dict[str, Any]]:
