@@ -97,6 +97,11 @@ def describe_validation_error(
     return "\n".join(lines)
 
 
+def called(path: str | Path) -> str:
+    """Returns what a file is called in messages: its path, quoted if that is not on one line."""
+    return str(path) if str(path).isprintable() else quoted(str(path))
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads a TOML file; a byte order mark, as some editors write it, is no part of it.
 
@@ -106,12 +111,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"{called(path)}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"{called(path)}: is not UTF-8 text (byte {error.start})") from error
     except ValueError as error:  # a name that no file can have
         raise ConfigError(f"{quoted(str(path))}: cannot be read: {error}") from error
-    return parse_toml(text, source=str(path))
+    return parse_toml(text, source=called(path))
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:

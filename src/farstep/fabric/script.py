@@ -10,6 +10,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from farstep.fabric.channels import Channel
 from farstep.fabric.errors import ConfigError, describe_validation_error, parse_toml, quoted, read_toml
+from farstep.fabric.expected import expect, expect_list
+from farstep.fabric.fault_base import ScriptEntry
 from farstep.fabric.faults import FAULTS_MAX, Fault, Restore
 from farstep.fabric.tables import Table
 
@@ -101,6 +103,20 @@ class FaultScript(Table):
                 lines.append(f"{source}: faults[{index}].{error}")
         if lines:
             raise ConfigError("\n".join(lines))
+
+
+def faults_of(script: FaultScript | Iterable[Fault]) -> tuple[Fault, ...]:
+    """Returns the entries of a script, or of a list of them.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(script, FaultScript):
+        return script.faults
+    listed = expect_list("script", script, "faults, or a FaultScript")
+    for index, entry in enumerate(listed):
+        expect(f"script[{index}]", entry, ScriptEntry, "a fault; parse_fault() reads tables")
+    return tuple(listed)
 
 
 def check_script(faults: Iterable[Fault]) -> None:

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from farstep.fabric.channels import Channel, ChannelState, bytes_in_ms
 from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted, read_toml
+from farstep.fabric.expected import expect_list, expect_whole
 from farstep.fabric.tables import Table
 
 SITES_MAX = 64
@@ -259,6 +260,9 @@ def full_mesh(
         ['a-b:0.0', 'a-b:0.1']
     """
     paths = []
+    for key, value in (("planes", planes), ("paths_per_plane", paths_per_plane)):
+        expect_whole(f"full_mesh.{key}", value, 1, 4096)
+    sites = tuple(expect_list("full_mesh.sites", sites, "names of sites"))
     for near, far in combinations(sites, 2):
         for plane in range(planes):
             for index in range(paths_per_plane):

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 from farstep.fabric.channels import Channel, ChannelState
 from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.expected import expect, expect_list
 from farstep.fabric.fault_base import FLAP_PERIOD_S_MIN, FaultBase, Override
 from farstep.fabric.faults import Fault, Flap, Restore
-from farstep.fabric.script import FaultScript, check_script
+from farstep.fabric.script import FaultScript, check_script, faults_of
 from farstep.fabric.sites import EmulatedNetwork
 from farstep.fabric.targets import Target
 
@@ -91,7 +92,8 @@ class FaultTimeline:
         source: str = "fault script",
         resolve: Callable[[Target], tuple[Channel, ...]] | None = None,
     ) -> None:
-        faults = script.faults if isinstance(script, FaultScript) else tuple(script)
+        faults = faults_of(script)
+        expect("network", network, (EmulatedNetwork, Mapping), "an EmulatedNetwork, or states by channel")
         self._base: dict[Channel, ChannelState] = dict(
             network.states if isinstance(network, EmulatedNetwork) else network
         )
@@ -404,8 +406,9 @@ def compose(base: ChannelState, overrides: Iterable[Override]) -> ChannelState:
         >>> compose(ChannelState(rate_mbps=100.0), [("rate", 50.0), ("rate", 10.0)]).rate_mbps
         10.0
     """
+    expect("base", base, ChannelState, "a ChannelState")
     worst: dict[str, Any] = {}
-    for attribute, value in overrides:
+    for attribute, value in expect_list("overrides", overrides, "what FaultBase.override() returns"):
         severer = _SEVERER[attribute]
         worst[attribute] = severer(worst[attribute], value) if attribute in worst else value
     if not worst:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.expected import expect, expect_list
 from farstep.fabric.faults import Fault, Flap, Restore
 from farstep.fabric.script import FaultScript
 from farstep.fabric.topology import LinkChange, LinkTimeline, Topology
 from farstep.fabric.topology.link_faults import target_links
-from farstep.sim.expected import expect, expect_list
 from farstep.sim.fault_tables import DRAWS, as_written, in_seconds
 from farstep.sim.link_actions import LinkAction
 from farstep.sim.tasks import TIME_NS_MAX

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.errors import quoted
+from farstep.fabric.expected import expect_path
 from farstep.fabric.topology.node_names import NodeNames
-from farstep.sim.expected import expect_path
 from farstep.sim.extras import extra
 from farstep.sim.tasks import TaskTable
 

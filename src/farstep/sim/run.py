@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from farstep import __version__
 from farstep.fabric.errors import ConfigError, names, quoted
+from farstep.fabric.expected import expect, expect_list
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import build_topology
 from farstep.sim.engines import ENGINES
-from farstep.sim.expected import expect, expect_list
 from farstep.sim.faults import LinkAction, ScriptedFault, link_actions, parse_faults
 from farstep.sim.refusals import plain_validation_error
 from farstep.sim.result import SimResult

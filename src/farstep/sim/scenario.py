@@ -13,10 +13,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from farstep.fabric.errors import ConfigError, names, quoted, read_toml
+from farstep.fabric.errors import ConfigError, called, names, quoted, read_toml
+from farstep.fabric.expected import expect, expect_path
 from farstep.fabric.topology import Topology
 from farstep.fabric.topology.build import TOPOLOGY_KINDS, build_topology
-from farstep.sim.expected import expect, expect_path
 from farstep.sim.faults import LinkAction, ScriptedFault, link_actions, parse_faults
 from farstep.sim.refusals import PlainModel, plain_validation_error
 from farstep.sim.tasks import TaskTable, WorkloadError, concatenate
@@ -355,7 +355,7 @@ def load_scenario(path: str | Path | None, overrides: Mapping[str, Any] | None =
         expect_path("path", path)
     if path is None:
         return default_scenario().with_overrides(overrides or {})
-    return parse_scenario(read_toml(path), source=str(path), folder=Path(path).parent, overrides=overrides)
+    return parse_scenario(read_toml(path), source=called(path), folder=Path(path).parent, overrides=overrides)
 
 
 def default_scenario() -> Scenario:

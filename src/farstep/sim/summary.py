@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farstep.fabric.errors import ConfigError
-from farstep.sim.expected import expect
+from farstep.fabric.expected import expect
 from farstep.sim.result import Quantiles, SimResult
 
 __all__ = ["duration", "metrics_of", "rate", "render", "share"]

@@ -23,7 +23,7 @@ from typing import Any
 
 from farstep import __version__
 from farstep.fabric.errors import ConfigError, quoted
-from farstep.sim.expected import expect, expect_list, expect_path, expect_whole
+from farstep.fabric.expected import expect, expect_list, expect_path, expect_whole
 from farstep.sim.extras import extra
 from farstep.sim.scenario import Scenario
 from farstep.sim.toml_text import parse_value

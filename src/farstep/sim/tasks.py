@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from farstep.fabric.errors import ConfigError, quoted
-from farstep.sim.expected import expect, expect_list, expect_whole
+from farstep.fabric.expected import expect, expect_list, expect_whole
 
 __all__ = [
     "TIME_NS_MAX",
@@ -262,7 +262,7 @@ def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     except ValueError as error:  # rows of different lengths
         raise WorkloadError(f"{name} must hold whole numbers, in rows of one length") from error
     if array.size and array.dtype.kind not in "iu":
-        raise WorkloadError(f"{name} = {str(values)[:60]}: must hold whole numbers")
+        raise WorkloadError(f"{name} = {quoted(values)}: must hold whole numbers")
     if array.size and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
         raise WorkloadError(f"{name} must lie below 2^63")
     return array.astype(np.int64, copy=False)

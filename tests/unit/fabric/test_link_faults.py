@@ -145,8 +145,8 @@ def test_planes_and_sites_mean_links_too():
             {"kind": "switch_down", "switch": "t9/p0/0"},
             'faults[0].switch = "t9/p0/0": no such tier "t9"; known',
         ),
-        ({"kind": "port_down", "port": "12"}, 'faults[0].port = "12": write it as NIC/PORT, such as 12/3'),
-        ({"kind": "nic_down", "nic": 128}, 'faults[0].nic = "128": no such NIC "128"; valid: 0 to 127'),
+        ({"kind": "port_down", "port": "12"}, "faults[0].port = 12: write it as NIC/PORT, such as 12/3"),
+        ({"kind": "nic_down", "nic": 128}, 'faults[0].nic = 128: no such NIC "128"; valid: 0 to 127'),
         ({"kind": "site_down", "site": "b"}, 'faults[0].site = "b": no such site; known sites: local'),
         (
             {"kind": "site_down", "site": "local"},

@@ -106,7 +106,7 @@ def preset(name: str) -> Topology:
     Raises:
         ConfigError: there is no such preset.
     """
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"name = {quoted(name)}: no such preset; valid: {names(PRESETS)}")
     return PRESETS[name][1]()
 

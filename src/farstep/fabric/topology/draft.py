@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.topology.checks import whole
 from farstep.fabric.topology.model import NIC_TIER, NodeKind, Topology
 
 NODES_MAX = 2_000_000
@@ -21,6 +22,10 @@ PLANES_MAX = 256
 """Planes of one topology, as fault scripts number them."""
 
 _Column = npt.NDArray[Any]
+
+
+NICS_MAX = 16_000_000
+"""More than memory holds, and fewer than numbers of nodes allow."""
 
 
 class TopologyDraft:
@@ -43,7 +48,7 @@ class TopologyDraft:
         nic_group: npt.ArrayLike = 0,
         nic_cage_ports: int = 1,
     ) -> None:
-        self.num_nics = num_nics
+        self.num_nics = whole("num_nics", num_nics, low=1, high=NICS_MAX)
         self.num_planes = num_planes
         self._num_nodes = 0
         self._num_cables = 0

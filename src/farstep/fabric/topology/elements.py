@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError, names, quoted
-from farstep.fabric.topology.model import BoolArray, Int32Array, Topology
+from farstep.fabric.expected import expect
+from farstep.fabric.topology.model import BoolArray, Int32Array, Topology, expect_topology
 
 ELEMENT_KINDS = ("nic", "nic-port", "switch", "link", "transceiver", "plane", "site")
 """What a target may begin with."""
@@ -32,6 +33,8 @@ _SHOWN_MAX = 8
 
 def resolve_links(topology: Topology, target: str) -> Int32Array:
     """Returns the directed links a target means, sorted; see `Topology.resolve`."""
+    expect_topology("topology", topology)
+    expect("target", target, str, "text, such as switch:t1/p0/5")
     kind, colon, rest = target.partition(":")
     if not colon or kind not in ELEMENT_KINDS:
         valid = ", ".join(f"{known}:..." for known in ELEMENT_KINDS)
@@ -49,6 +52,8 @@ def resolve_nodes(topology: Topology, target: str) -> Int32Array:
     Raises:
         ConfigError: the target cannot be read, names nothing of this network, or is no node.
     """
+    expect_topology("topology", topology)
+    expect("target", target, str, "text, such as switch:t1/p0/5")
     kind, _, rest = target.partition(":")
     if kind not in ("nic", "switch"):
         raise ConfigError(f"target = {quoted(target)}: is no node; valid: nic:..., switch:...")
@@ -181,6 +186,7 @@ _RESOLVERS = {
 
 def cage_numbers(topology: Topology) -> Int32Array:
     """Returns for each directed link the cage of its source it leaves by, counted from 0; -1 for copper."""
+    expect_topology("topology", topology)
     order = topology.out_order
     source = topology.link_source[order]
     cage = np.empty(topology.num_links, np.int32)

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from farstep.fabric.errors import ConfigError, names, quoted, read_toml
+from farstep.fabric.errors import ConfigError, called, names, quoted, read_toml
+from farstep.fabric.expected import expect, expect_path
 from farstep.fabric.topology.cabling import ports_per_cage
 from farstep.fabric.topology.clos import TRANSCEIVER_GBPS
 from farstep.fabric.topology.folded_clos import FoldedClos, TierLinks, build_folded_clos
 from farstep.fabric.topology.graphs import parse_graph
-from farstep.fabric.topology.model import Topology
+from farstep.fabric.topology.model import Topology, expect_topology
 
 SUFFIXES = (".toml", ".json", ".topo")
 """Endings of files that hold a network."""
@@ -39,11 +40,12 @@ def load_topology(path: str | Path) -> Topology:
     Raises:
         ConfigError: the file cannot be read or holds no network.
     """
+    expect_path("path", path)
     suffix = Path(path).suffix.lower()
     if suffix == ".toml":
         return parse_graph(read_toml(path), source=str(path))
     if suffix not in SUFFIXES:
-        raise ConfigError(f"{path}: is no file of a network; valid endings: {names(SUFFIXES)}")
+        raise ConfigError(f"{called(path)}: is no file of a network; valid endings: {names(SUFFIXES)}")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -70,6 +72,7 @@ def parse_htsim_topology(text: str, *, source: str = "topology") -> Topology:
     Raises:
         ConfigError: naming the line, or the values that do not fit each other.
     """
+    expect("text", text, str, "what a .topo file holds")
     header, tiers = _read_lines(text, source)
     for key in _HEADER:
         if key not in header:
@@ -186,6 +189,7 @@ def _ratio(source: str, key: str, value: int, by: str, divisor: int) -> int:
 
 def describe(topology: Topology) -> dict[str, Any]:
     """Returns a network as the table of a file, which `load_topology` reads back."""
+    expect_topology("topology", topology)
     names_of = [f"s{node}" for node in range(topology.num_nics, topology.num_nodes)]
     for label, node in topology.labels.items():
         if node >= topology.num_nics:

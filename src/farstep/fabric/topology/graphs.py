@@ -11,12 +11,13 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted
+from farstep.fabric.expected import expect, expect_like
 from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import LATENCY_NS_MAX, RATE_GBPS_MAX
 from farstep.fabric.topology.clos import LINK_LATENCY_NS
 from farstep.fabric.topology.draft import CABLES_MAX, NODES_MAX, PLANES_MAX, TopologyDraft
 from farstep.fabric.topology.joined_sites import FIBRE_KM_MAX, FIBRE_NS_PER_KM
-from farstep.fabric.topology.model import Int32Array, Topology
+from farstep.fabric.topology.model import Int32Array, Topology, expect_topology
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -110,6 +111,7 @@ def build_graph(description: GraphDescription, *, source: str = "graph") -> Topo
     Raises:
         ConfigError: a name is unknown or used twice, or a link joins planes that differ.
     """
+    expect("description", description, GraphDescription, "a GraphDescription; parse_graph() reads tables")
     switches = description.switches
     index = {switch.name: number for number, switch in enumerate(switches)}
     if len(index) < len(switches):
@@ -207,6 +209,7 @@ def from_networkx(graph: nx.Graph[Any], *, name: str = "graph") -> Topology:
     Raises:
         ConfigError: the graph is directed, a node has no kind, two NICs are joined, or a value cannot be used.
     """
+    expect_like("graph", graph, ("is_directed", "nodes", "edges"), "a graph of networkx")
     if graph.is_directed():
         raise ConfigError(
             f"{name}: the graph is directed; valid: an undirected graph, whose edges are cables"
@@ -259,6 +262,7 @@ def to_networkx(topology: Topology) -> nx.MultiGraph[Any]:
     Raises:
         ConfigError: networkx is not installed.
     """
+    expect_topology("topology", topology)
     try:
         import networkx as nx
     except ImportError:

@@ -10,11 +10,12 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from farstep.fabric.errors import ConfigError, describe_validation_error, names, quoted
+from farstep.fabric.expected import expect, expect_list
 from farstep.fabric.sites import check_name
 from farstep.fabric.tables import Table
 from farstep.fabric.topology.checks import RATE_GBPS_MAX, latency, rate, whole
 from farstep.fabric.topology.draft import TopologyDraft
-from farstep.fabric.topology.model import Topology
+from farstep.fabric.topology.model import Topology, expect_topology
 
 FIBRE_NS_PER_KM = 4897.4
 """One kilometre of standard single-mode fibre at 1,550 nm: group index 1.4682, 204,190 km/s."""
@@ -131,6 +132,7 @@ def multi_site(
 
 
 def _check_sites(sites: Mapping[str, Topology]) -> None:
+    expect("sites", sites, Mapping, "a table of networks by name")
     if len(sites) < 2:
         raise ConfigError(f"sites has {len(sites)} entries; valid: two or more")
     for name, site in sites.items():
@@ -138,13 +140,16 @@ def _check_sites(sites: Mapping[str, Topology]) -> None:
             check_name(name)
         except ValueError as error:
             raise ConfigError(f"sites: {quoted(name)}: {error}") from None
+        expect_topology(f"sites.{name}", site)
         if len(site.site_names) > 1 or site.via_switches is not None:
             raise ConfigError(f"sites.{name}: valid: a network of one site, with shortest routes")
 
 
 def _wan_links(wan: Sequence[WanLink | Mapping[str, Any]], sites: tuple[str, ...]) -> list[WanLink]:
     links = []
-    for number, item in enumerate(wan):
+    for number, item in enumerate(
+        expect_list("wan", wan, 'links, such as {"between": ["a", "b"], "delay_ms": 1}')
+    ):
         key = f"wan[{number}]"
         try:
             link = item if isinstance(item, WanLink) else WanLink.model_validate(item)

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from farstep.fabric.channels import Channel, ChannelState
 from farstep.fabric.errors import VALUE_CHARACTERS_MAX, ConfigError, names, quoted
+from farstep.fabric.expected import expect
 from farstep.fabric.faults import Fault
-from farstep.fabric.script import FaultScript
+from farstep.fabric.script import FaultScript, faults_of
 from farstep.fabric.targets import ANY_SITE, ELEMENT_KEYS, Target
 from farstep.fabric.timeline import FaultAction, FaultTimeline
 from farstep.fabric.topology.elements import resolve_links
-from farstep.fabric.topology.model import BoolArray, Int32Array, Topology
+from farstep.fabric.topology.model import BoolArray, Int32Array, Topology, expect_topology
 
 LinkChangeKind = Literal["down", "up", "rate", "loss", "delay"]
 
@@ -88,7 +89,8 @@ class LinkTimeline:
     def __init__(
         self, script: FaultScript | Iterable[Fault], topology: Topology, *, source: str = "fault script"
     ) -> None:
-        faults = script.faults if isinstance(script, FaultScript) else tuple(script)
+        expect_topology("topology", topology)
+        faults = faults_of(script)
         targets = _resolved(faults, topology, source)
         self._links, members = _classes(topology, list(targets.values()))
         base = {
@@ -169,6 +171,8 @@ def target_links(topology: Topology, target: Target) -> Int32Array:
     Raises:
         ConfigError: it names nothing of the topology.
     """
+    expect_topology("topology", topology)
+    expect("target", target, Target, "a Target")
     if target.path is not None:
         raise ConfigError(
             f"path = {quoted(target.path)}: a topology has no named paths; valid here: plane, site, sites,"

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError
+from farstep.fabric.expected import expect
 from farstep.fabric.topology.node_names import NodeNames, numbers_of
 
 if TYPE_CHECKING:
@@ -283,3 +284,12 @@ def _check_columns(topology: Topology) -> None:
         raise ConfigError("topology.link_rate_gbps: rates are above 0 and latencies not negative")
     if links and topology.link_cost.min() < 1:
         raise ConfigError("topology.link_cost: a link costs 1 or more")
+
+
+def expect_topology(name: str, value: object) -> None:
+    """Refuses what is no network.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    expect(name, value, Topology, "a network, as the builders of farstep.fabric.topology make it")

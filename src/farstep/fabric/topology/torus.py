@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.expected import expect_list
 from farstep.fabric.topology.checks import latency, rate, whole
 from farstep.fabric.topology.draft import NODES_MAX, TopologyDraft
 from farstep.fabric.topology.model import Topology
@@ -232,7 +233,7 @@ def _bisection(sizes: tuple[int, ...], wraps: tuple[bool, ...], link_gbps: float
 def _connections(connections: Sequence[OcsConnection | Sequence[Any]], cubes: int) -> list[OcsConnection]:
     joined = []
     used: set[tuple[str, str, int]] = set()
-    for number, item in enumerate(connections):
+    for number, item in enumerate(expect_list("connections", connections, "faces joined, see OcsConnection")):
         key = f"connections[{number}]"
         if (
             isinstance(item, str)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from farstep.fabric.errors import quoted
-from farstep.sim.expected import expect, expect_list, expect_whole
+from farstep.fabric.expected import expect, expect_list, expect_whole
 from farstep.sim.tasks import TIME_NS_MAX, TaskBuilder, TaskTable, WorkloadError, whole_numbers
 from farstep.sim.workloads.ranks import Nics, to_nics
 

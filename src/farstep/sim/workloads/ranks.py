@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from farstep.sim.expected import expect_whole
+from farstep.fabric.expected import expect_whole
 from farstep.sim.tasks import WorkloadError, whole_numbers
 
 __all__ = ["Nics", "positive", "to_nics"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from farstep.fabric.errors import ConfigError, quoted
 
-__all__ = ["expect", "expect_list", "expect_path", "expect_whole"]
+__all__ = ["expect", "expect_like", "expect_list", "expect_path", "expect_whole"]
 
 
 def expect(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
@@ -48,6 +48,16 @@ def expect_list(name: str, values: object, what: str) -> list[Any]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise ConfigError(f"{name} = {quoted(values)}: must be a list of {what}")
     return list(values)
+
+
+def expect_like(name: str, value: object, attributes: Iterable[str], what: str) -> None:
+    """Refuses what lacks an attribute: for types of packages that need not be installed.
+
+    Raises:
+        ConfigError: naming all of these.
+    """
+    if any(not hasattr(value, attribute) for attribute in attributes):
+        raise ConfigError(f"{name} = {quoted(value)}: must be {what}")
 
 
 def expect_path(name: str, value: object) -> None:
