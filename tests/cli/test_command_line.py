@@ -158,7 +158,7 @@ def ended(tmp_path):
 
     def conclude(**fields):
         told = {"status": "finished", "steps": 1, "final_loss": 1.0, "held_out_loss": 1.0}
-        told |= {"replica_hashes": {"east/0": "ab", "west/0": "ab"}, "reason": None} | fields
+        told |= {"replica_hashes": {"east-0": "ab", "west-0": "ab"}, "reason": None} | fields
         failure = told.pop("log_failure", None)
         timeline = Timeline.of([Record(1, "", None, RunEnd.model_validate(told))])
         result = RunResult(folder=tmp_path, log_failure=failure, **told)

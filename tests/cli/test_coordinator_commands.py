@@ -268,6 +268,23 @@ def test_a_coordinator_that_cannot_start_says_why(pki, arguments, status, texts)
     fails(done, status, *texts)
 
 
+def test_a_coordinator_can_be_told_to_end_with_its_input():
+    command = [
+        sys.executable,
+        "-m",
+        "farstep",
+        "coordinator",
+        "--insecure",
+        "--port",
+        "0",
+        "--end-with-input",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("coordinator at ws://127.0.0.1:")
+        process.stdin.close()
+        assert process.wait(30) in (0, -signal.SIGTERM)
+
+
 def test_certificates_that_cannot_be_used(tmp_path):
     make_certificates(tmp_path, ["a-0"])
     (tmp_path / "coordinator.key").write_bytes((tmp_path / "a-0.key").read_bytes())

@@ -80,6 +80,10 @@ class Run:
         nursery = self.nursery_pid()
         return children_of(nursery, "farstep.train.nursery") if nursery else []
 
+    def coordinator_pids(self) -> list[int]:
+        """The coordinators of this run that live: one."""
+        return children_of(self.process.pid, "coordinator")
+
     def nursery_pid(self) -> int:
         """The process that forks the ranks; 0 if there is none yet."""
         found = children_of(self.process.pid, "farstep.train.nursery")
@@ -115,11 +119,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         extra: str = "",
         *options: str,
         steps: int = 6,
+        run_keys: str = "",
         command: tuple[str, ...] = (sys.executable, "-m", "farstep"),
     ) -> Run:
         number = len(runs)
         config = tmp_path / f"run{number}.toml"
-        config.write_text(TINY.format(steps=steps) + extra)
+        text = TINY.format(steps=steps).replace("[run]", f"[run]\n{run_keys}", 1)
+        config.write_text(text + extra)
         out = tmp_path / f"out{number}"
         environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
         process = subprocess.Popen(

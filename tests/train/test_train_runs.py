@@ -16,7 +16,7 @@ def test_two_runs_of_one_seed_end_with_the_same_bits_even_at_the_same_time(start
         assert run.end() == 0, run.stderr
         assert run.end_event["status"] == "finished"
         hashes.append(run.end_event["replica_hashes"])
-    assert set(hashes[0]) == {"east/0", "west/0"}
+    assert set(hashes[0]) == {"east-0", "west-0"}
     assert len({value for both in hashes for value in both.values()}) == 1
 
 

@@ -1,9 +1,13 @@
 """`farstep coordinator` and `farstep certificates`: the process that keeps the members of a run together."""
 
+import contextlib
 import datetime
 import errno
 import ipaddress
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +40,7 @@ def coordinator(
     silence_s: Annotated[
         float, typer.Option(help="Seconds of silence after which a member is given up.")
     ] = 1.2,
+    join_window_s: Annotated[float, typer.Option(help="Longest wait for --groups, in seconds.")] = 10.0,
     tls: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Certificates, made by farstep certificates.")
     ] = None,
@@ -44,6 +49,7 @@ def coordinator(
     announce: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the address there; members read file:FILE.")
     ] = None,
+    end_with_input: Annotated[bool, typer.Option("--end-with-input", help="End with stdin.")] = False,
 ) -> None:
     """Keep the members of a run together: who trains, who is spare, who is gone.
 
@@ -65,6 +71,7 @@ def coordinator(
         "spares": spares,
         "fixed_seats": fixed_seats,
         "silence_s": silence_s,
+        "join_window_s": join_window_s,
     }
     try:
         config = MembershipConfig.model_validate(values)
@@ -73,6 +80,8 @@ def coordinator(
         if announce is not None:
             announce.parent.mkdir(parents=True, exist_ok=True)
         journal = Journal(log)
+        if end_with_input:
+            threading.Thread(target=_end_with_input, name="farstep-input", daemon=True).start()
         if journal.is_shared:
             print(f"note: {log} is also written by another process; give each its own --out", file=sys.stderr)
         run_coordinator(config, settings, on_listening=_announce, journal=journal)
@@ -85,6 +94,13 @@ def coordinator(
         is_taken = error.errno == errno.EADDRINUSE
         hint = "another program listens there; --port takes another, 0 a free one" if is_taken else ""
         raise CommandError(f"{where}: {error.strerror or error}", status=LOCAL, hint=hint) from error
+
+
+def _end_with_input() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _announce(url: str) -> None:

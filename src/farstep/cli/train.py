@@ -131,6 +131,10 @@ def _conclude(result: "RunResult", timeline: "Timeline", *, with_report: bool) -
     problem = _report_problem(result) if with_report or result.log_failure else None
     if problem is not None and result.status == "failed":  # why it failed comes last and decides
         print(f"error: {problem}", file=sys.stderr)
+    for loss in timeline.losses if result.status != "failed" else ():
+        answer = timeline.answer_to(loss)
+        then = "" if answer is None else f"; training went on with {answer.size_text}"
+        print(f"note: at step {loss.step} {loss.sentence}{then}", file=sys.stderr)
     if result.status == "failed":
         logs = result.folder / "logs"
         where = (

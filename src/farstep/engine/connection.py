@@ -51,12 +51,14 @@ class Connection:
     Attributes:
         descriptor: bytes for the peer's `connect`; carry them over any channel.
         peer_name: name for messages and errors.
+        peer_site: site of the peer's endpoint, empty before `connect`.
     """
 
     def __init__(
         self, endpoint: Endpoint, peer_name: str, index: int, descriptor: ConnectionDescriptor
     ) -> None:
         self.peer_name = peer_name
+        self.peer_site = ""
         self.descriptor = descriptor.encode()
         self._own = descriptor
         self._endpoint = endpoint
@@ -95,6 +97,8 @@ class Connection:
                 raise self._error(ConnectionAborted, self._abort_reason)
             self._native.open_connection(self._index, parameters_for(self._endpoint, self._own, peer))
             self._is_connected = True
+            self.peer_site = peer.site
+            self._endpoint._sites[self._index] = peer.site
             self._end_if_given_up()  # by a signal handler in between
 
     def abort(self, reason: str) -> None:

@@ -90,6 +90,7 @@ class Endpoint:
         self._dispatcher = CompletionDispatcher(self._native)
         self._connections: dict[int, Connection] = {}
         self._names: dict[int, str] = {}
+        self._sites: dict[int, str] = {}
         self._lingering: dict[int, Any] = {}
         self._is_closed = False
         _open_endpoints.add(self)
@@ -214,7 +215,15 @@ class Endpoint:
         """Returns and forgets the state changes of entropy values since the last call; at most 4096 are kept."""
         self._check_open()
         return [
-            PathEvent(self._names.get(index, ""), at_ns, ev, plane, EvState(state), drops)
+            PathEvent(
+                self._names.get(index, ""),
+                at_ns,
+                ev,
+                plane,
+                EvState(state),
+                drops,
+                self._sites.get(index, ""),
+            )
             for index, at_ns, ev, plane, state, drops in self._native.take_path_events()
         ]
 

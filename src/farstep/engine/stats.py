@@ -197,3 +197,4 @@ class PathEvent:
     plane: int
     state: EvState
     drop_count: int
+    peer_site: str = ""

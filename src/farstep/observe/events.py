@@ -154,6 +154,8 @@ class Eval(Event):
     """How many steps had been committed."""
     loss: float
     """Nats per token."""
+    windows: NonNegativeInt | None = None
+    """Pieces of text it was measured on; fewer than usual if a rank was lost meanwhile."""
 
 
 class Checkpoint(Event):
@@ -172,6 +174,39 @@ class Checkpoint(Event):
     """How long it took to write, in the background."""
     cause: str | None = None
     """Why there is none, or what is wrong with it."""
+
+
+class RankLost(Event):
+    """A rank is no longer part of the run, which goes on without it if enough others are left."""
+
+    kind: ClassVar[str] = "rank_lost"
+
+    group: str
+    """Name of its replica group."""
+    cause: str
+    """How it ended, as the rest of a sentence that begins with it: `was killed by SIGKILL`."""
+    step: NonNegativeInt | None = None
+    """Step that was running."""
+
+
+class MembersChanged(Event):
+    """A rank has made its first step with other replica groups than before."""
+
+    kind: ClassVar[str] = "members_changed"
+
+    generation: NonNegativeInt
+    """Number of the membership, counted from 1."""
+    step: NonNegativeInt
+    """That first step."""
+    groups: list[str]
+    """Names of the replica groups that share it."""
+    is_urgent: bool = False
+    """Whether it broke off a step, because somebody was gone or the step had failed."""
+    reason: str = ""
+    changes: list[str] = Field(default_factory=list)
+    """What changed, one sentence each."""
+    stalled_ns: NonNegativeInt = 0
+    """How long this rank stood still for it; the time that the step took again is not in it."""
 
 
 class RunEnd(Event):
@@ -198,7 +233,18 @@ class RunEnd(Event):
 
 EVENT_KINDS: dict[str, type[Event]] = {
     model.kind: model
-    for model in (RunStart, Step, PathSample, PathStateChange, FaultEvent, Eval, Checkpoint, RunEnd)
+    for model in (
+        RunStart,
+        Step,
+        PathSample,
+        PathStateChange,
+        FaultEvent,
+        Eval,
+        Checkpoint,
+        RankLost,
+        MembersChanged,
+        RunEnd,
+    )
 }
 """Every kind of event by the name it has in the file."""
 

@@ -150,6 +150,13 @@ def step_time_figure(timeline: Timeline) -> go.Figure:
     figure.update_xaxes(range=[0, timeline.duration_s])
     _cut_off_warm_up(figure, rows)
     _shade_faults(figure, timeline)
+    for loss in timeline.losses:
+        figure.add_vline(
+            x=loss.t_ns / 1e9,
+            line={"color": PALETTE[5], "width": 1, "dash": "dot"},
+            annotation_text=loss.group,
+            annotation_position="bottom right",
+        )
     return figure
 
 

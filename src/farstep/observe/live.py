@@ -21,9 +21,11 @@ from rich.text import Text
 from farstep.observe.events import (
     Eval,
     FaultEvent,
+    MembersChanged,
     PathSample,
     PathState,
     PathStateChange,
+    RankLost,
     Record,
     RunEnd,
     RunStart,
@@ -131,6 +133,14 @@ class LiveDisplay:
                 return [Happening(t_ns, step, text, "green" if after is PathState.GOOD else "yellow")]
             case Eval():
                 return [Happening(t_ns, event.step, f"held-out loss {event.loss:.4f}", "cyan")]
+            case RankLost():
+                at_step = step if event.step is None else event.step
+                return [Happening(t_ns, at_step, timeline.losses[-1].sentence, "bold red")]
+            case MembersChanged() if timeline.members[event.generation].told is event:  # the first to tell
+                members = timeline.members[event.generation]
+                why = "; ".join(event.changes) or event.reason
+                text = f"training goes on with {members.size_text} ({why})"
+                return [Happening(t_ns, event.step, text, "bold green")]
             case RunEnd():
                 text = f"run {event.status}" + (f": {event.reason}" if event.reason else "")
                 return [Happening(t_ns, event.steps or step, text, "bold")]

@@ -207,7 +207,8 @@ def _facts(timeline: Timeline) -> str:
     start = timeline.start
     if start is None:
         return ""
-    words = [f"{start.ranks} ranks"]
+    left = start.ranks - len(timeline.losses)
+    words = [f"{left} of {start.ranks} ranks" if timeline.losses else f"{start.ranks} ranks"]
     if start.sites:
         words.append(f"{len(start.sites)} sites")
     if start.parameters:

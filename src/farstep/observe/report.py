@@ -24,7 +24,15 @@ from farstep.observe.page import (
     write_page,
 )
 from farstep.observe.step_times import StepTimes
-from farstep.observe.summary import COST_CAPTION, cost_texts, facts, verdict, zip_costs
+from farstep.observe.summary import (
+    COST_CAPTION,
+    RECOVERY_CAPTION,
+    cost_texts,
+    facts,
+    recovery_rows,
+    verdict,
+    zip_costs,
+)
 from farstep.observe.timeline import Timeline
 from farstep.observe.units import bytes_text, quantity_text
 
@@ -118,8 +126,14 @@ def _sections(timeline: Timeline) -> Iterator[str]:
             "A step is as long as its slowest rank's. Percentiles are measured values; P100 is the slowest.",
         )
         yield _section(
-            None, figures.step_time_figure(timeline), "Shaded: a fault of the script is in effect."
+            None,
+            figures.step_time_figure(timeline),
+            "Shaded: a fault of the script is in effect. Dotted: a rank was lost.",
         )
+    if timeline.losses or timeline.members:
+        head = ("at (min:s)", "step", "what happened", "what was done", "standstill")
+        content = table(head, recovery_rows(timeline), texts=head[2:4])
+        yield section("Losses and recoveries", content, RECOVERY_CAPTION)
     if timeline.faults:
         yield _faults(timeline)
     if timeline.paths:

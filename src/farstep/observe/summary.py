@@ -25,9 +25,10 @@ def verdict(timeline: Timeline) -> tuple[bool | None, str]:
     if end.bit_identical is None:
         return None, "Nothing to compare: fewer than two replicas recorded a hash of their parameters."
     if end.bit_identical:
+        which = "replicas that were left" if timeline.losses else "replicas"
         return (
             True,
-            f"All {len(hashes)} replicas hold bit-identical parameters (hash {next(iter(hashes.values()))}).",
+            f"All {len(hashes)} {which} hold bit-identical parameters (hash {next(iter(hashes.values()))}).",
         )
     groups: dict[str, list[str]] = {}
     for replica, value in hashes.items():
@@ -85,6 +86,32 @@ def _rate(tokens_per_s: float | None) -> str | None:
     return None if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
 
 
+def recovery_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
+    """Returns what became of the members of the run: when, at which step, what, what was done, and the standstill."""
+    rows = []
+    answers = {id(loss): timeline.answer_to(loss) for loss in timeline.losses}
+    for loss in timeline.losses:
+        answer = answers[id(loss)]
+        done = "the run ended" if answer is None else f"training went on with {answer.size_text}"
+        rows.append((loss.t_ns, loss.step, loss.sentence, done, answer))
+    explained = {id(answer) for answer in answers.values()}
+    for members in timeline.members.values():
+        if id(members) not in explained:
+            what = "; ".join(members.told.changes) or members.told.reason
+            done = f"training went on with {members.size_text}"
+            rows.append((members.t_ns, members.told.step, what, done, members))
+    return [
+        (
+            duration_text(t_ns / 1e9),
+            "-" if step is None else f"{step}",
+            what,
+            done,
+            "-" if answer is None or not answer.told.is_urgent else milliseconds_text(answer.stalled_ns),
+        )
+        for t_ns, step, what, done, answer in sorted(rows, key=lambda row: row[0])
+    ]
+
+
 def summary(timeline: Timeline) -> RenderableType:
     """Returns the closing summary of a run for a terminal."""
     parts: list[RenderableType] = [_facts_table(timeline)]
@@ -92,6 +119,8 @@ def summary(timeline: Timeline) -> RenderableType:
         parts += [Text(), _paths_table(timeline)]
     if timeline.faults:
         parts += [Text(), _faults_table(timeline)]
+    if timeline.losses or timeline.members:
+        parts += [Text(), _recoveries_table(timeline)]
     is_identical, sentence = verdict(timeline)
     style = {True: "bold green", False: "bold red", None: "yellow"}[is_identical]
     parts += [Text(), Text(sentence, style=style)]
@@ -156,6 +185,35 @@ def _faults_table(timeline: Timeline) -> Table:
         table.add_row(f"and {len(timeline.faults) - FAULTS_LISTED_MAX} more, in the report", "", "", "", "")
     return table
 
+
+def _recoveries_table(timeline: Timeline) -> Table:
+    table = Table(
+        title="Losses and recoveries",
+        caption=RECOVERY_CAPTION,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        box=box.SIMPLE,
+        header_style="dim",
+    )
+    table.add_column("at", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("what happened")
+    table.add_column("what was done")
+    table.add_column("standstill", justify="right", no_wrap=True)
+    rows = recovery_rows(timeline)
+    for at, step, what, done, standstill in rows[:FAULTS_LISTED_MAX]:
+        table.add_row(at, step, Text(what), done, standstill)
+    if len(rows) > FAULTS_LISTED_MAX:
+        table.add_row("", "", f"and {len(rows) - FAULTS_LISTED_MAX} more, in the report", "", "")
+    return table
+
+
+RECOVERY_CAPTION = (
+    "Standstill: from when the ranks noticed until they trained on; the step that was run again comes on top. "
+    "The batch stays as large as it was, dealt to those that are left."
+)
+"""What is shown of a recovery."""
 
 FAULTS_LISTED_MAX = 12
 """Faults a summary lists: what still fits on a screen."""

@@ -18,9 +18,11 @@ from itertools import islice
 from farstep.observe.events import (
     Eval,
     FaultEvent,
+    MembersChanged,
     PathSample,
     PathState,
     PathStateChange,
+    RankLost,
     Record,
     RunEnd,
     RunStart,
@@ -117,6 +119,40 @@ class Fault:
         return f"{duration_text(self.start_ns / 1e9)} to {until}"
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A rank that the run went on without."""
+
+    rank: int | None
+    group: str
+    cause: str
+    t_ns: int
+    step: int | None
+
+    @property
+    def sentence(self) -> str:
+        """Who, and what became of it."""
+        who = self.group if self.rank is None else f"rank {self.rank} ({self.group})"
+        return f"{who} {self.cause}"
+
+
+@dataclass(slots=True)
+class Members:
+    """A change of who trains together, as all ranks told it."""
+
+    t_ns: int
+    """When the first of them had made its first step."""
+    told: MembersChanged
+    stalled_ns: int
+    """The longest that a rank stood still for it."""
+
+    @property
+    def size_text(self) -> str:
+        """How many replica groups there are, in words."""
+        num = len(self.told.groups)
+        return "1 replica group" if num == 1 else f"{num} replica groups"
+
+
 def fault_title(kind: str, target: str, value: float | None) -> str:
     """Says kind, target and size of a fault in words."""
     words = [kind.replace("_", " "), target.replace("=", " ")]
@@ -156,6 +192,9 @@ class Timeline:
         """Time in ns, step and held-out loss."""
         self.paths: dict[str, PathView] = {}
         self.faults: list[Fault] = []
+        self.losses: list[Loss] = []
+        self.members: dict[int, Members] = {}
+        """Changes of the membership, by its number."""
         self._previous_sample_ns: dict[tuple[str, int | None], int] = {}
 
     @classmethod
@@ -190,6 +229,11 @@ class Timeline:
                 self._add_change(t_ns, record.rank, event)
             case FaultEvent() as event:
                 self._add_fault(t_ns, event)
+            case RankLost() as event:
+                self._add_loss(t_ns, record.rank, event)
+            case MembersChanged() as event:
+                known = self.members.setdefault(event.generation, Members(t_ns, event, 0))
+                known.stalled_ns = max(known.stalled_ns, event.stalled_ns)
             case RunEnd() as event:
                 self.end = event
             case _:
@@ -257,7 +301,18 @@ class Timeline:
                 fault.end_ns = t_ns
                 return
 
+    def _add_loss(self, t_ns: int, rank: int | None, event: RankLost) -> None:
+        self.losses.append(Loss(rank, event.group, event.cause, t_ns, event.step))
+        for path in self.paths.values():  # how it saw them is of no interest any more
+            if len(path.latest) > 1:
+                path.latest.pop(rank, None)
+
     # ---- what follows is derived from the columns ----
+
+    def answer_to(self, loss: Loss) -> Members | None:
+        """Returns the first membership without a rank that was lost; None if there was none before the log ends."""
+        numbers = sorted(self.members)
+        return next((self.members[n] for n in numbers if loss.group not in self.members[n].told.groups), None)
 
     @property
     def rows(self) -> list[StepRow]:

@@ -58,6 +58,12 @@ class RunSection(Section):
     eval_windows: int = Field(
         default=128, ge=1, le=100_000, description="held-out windows per evaluation, all ranks"
     )
+    min_groups: int = Field(
+        default=1, ge=1, le=65_536, description="replica groups without which the run does not go on"
+    )
+    silence_s: float = Field(
+        default=10.0, ge=1, le=3600, description="silence after which a rank that has not died is given up, s"
+    )
     checkpoint_every_steps: int = Field(
         default=0, ge=0, description="steps between checkpoints in the run's folder; 0: none"
     )
@@ -202,6 +208,16 @@ class RunConfig(Section):
     def site_of_rank(self) -> tuple[str, ...]:
         """Site name of each rank, in rank order; the ranks of a site are neighbours."""
         return tuple(site.name for site in self.sites for _ in range(site.replica_groups))
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Name of the replica group that each rank is, in rank order: its site, and a number there."""
+        return tuple(f"{site.name}-{index}" for site in self.sites for index in range(site.replica_groups))
+
+    @property
+    def global_batch(self) -> int:
+        """Windows of one step, also when it has fewer replica groups than at the start."""
+        return self.num_ranks * self.data.batch_per_group
 
     @property
     def num_planes(self) -> int:

@@ -73,6 +73,11 @@ def parse_config(
     except ValidationError as error:
         raise ConfigError(_describe(error, source, overrides or {})) from error
     _check_faults(config, source)
+    if config.run.min_groups > config.num_ranks:
+        raise ConfigError(
+            f"{source}: run.min_groups = {config.run.min_groups}: must be at most {config.num_ranks}, "
+            "the replica groups of all sites together"
+        )
     return config
 
 

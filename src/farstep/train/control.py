@@ -13,12 +13,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from farstep.train.errors import RunFailed
 
-__all__ = ["ControlClient", "ControlServer", "Message", "Severity"]
+__all__ = ["ControlClient", "ControlServer", "Message"]
 
 LINE_BYTES_MAX = 1 << 20
 """Longest line accepted; the longest one sent, a `hello`, stays below a few kilobytes."""
@@ -33,26 +32,11 @@ HELLO_TIMEOUT_S = 30.0
 """A connection that has not said who it is after this long is closed."""
 
 
-class Severity(IntEnum):
-    """How likely a failure is the cause of all others that come in with it."""
-
-    ABORTED = 0
-    """A rank heard that something had failed."""
-    UNREACHABLE = 1
-    """A rank found that a peer does not answer."""
-    BROKEN = 2
-    """A rank failed by itself, or ended without a word."""
-    SEEN = 3
-    """The supervisor saw it happen."""
-    WANTED = 4
-    """The user stopped the run."""
-
-
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message as the supervisor sees it.
 
-    `kind` is what the rank said (`hello`, `ports`, `event`, `done`, `failed`), or `lost` if its
+    `kind` is what the rank said (`hello`, `ports`, `step`, `done`, `failed`, ...), or `lost` if its
     connection ended, or something the supervisor itself put in the queue.
     """
 

@@ -1,8 +1,6 @@
-"""Text as bytes: where it comes from, what is held out, and which window each rank reads when.
+"""Text as bytes: where it comes from, what is held out, and how it is cut into windows.
 
-Invariant: the split depends on the text alone, and the window behind a global sample index on
-the seed and the index alone, so no sample is skipped or read twice within an epoch, whatever
-the number of replica groups. Nothing here knows torch.
+The split depends on the text alone. Nothing here knows torch.
 """
 
 import hashlib
@@ -15,9 +13,8 @@ from numpy.typing import NDArray
 
 from farstep.train.config import STDLIB_TEXT
 from farstep.train.errors import ConfigError
-from farstep.train.permutation import mix, permute
 
-__all__ = ["Corpus", "Sampler", "held_out_windows", "load_corpus"]
+__all__ = ["Corpus", "held_out_windows", "load_corpus", "training_windows"]
 
 BLOCK_BYTES = 4096
 """The text is held out in whole blocks: large enough to keep the language, small enough to spread."""
@@ -99,29 +96,11 @@ def held_out_windows(corpus: Corpus, context_bytes: int, num_windows: int) -> ND
     return windows
 
 
-class Sampler:
-    """Maps a global sample index to a window of the training text.
+def training_windows(corpus: Corpus, context_bytes: int) -> NDArray[np.uint8]:
+    """Returns all windows of the training text, each of which begins with the last byte of the one before.
 
-    Each epoch cuts the text into windows at a fresh offset and visits them in a fresh order.
-    The order is a keyed permutation evaluated point by point, so any index can be read without
-    drawing the ones before it.
+    Returns:
+        uint8 of shape (windows, context_bytes + 1), a view of the text: each byte but the first is predicted once.
     """
-
-    def __init__(self, text: NDArray[np.uint8], *, seed: int, context_bytes: int) -> None:
-        self._text = text
-        self._seed = seed
-        self._context = context_bytes
-        # One window less than would fit, so that every offset of an epoch leaves the same number.
-        self.windows_per_epoch = max(1, (text.size - 1) // context_bytes - 1)
-
-    def batch(self, first_index: int, num_samples: int) -> NDArray[np.uint8]:
-        """Returns the windows of consecutive sample indices, uint8 (samples, context_bytes + 1)."""
-        starts = np.array([self.start_of(first_index + i) for i in range(num_samples)])
-        return self._text[starts[:, None] + np.arange(self._context + 1)]
-
-    def start_of(self, sample_index: int) -> int:
-        """Returns the offset in bytes at which the window of a sample begins."""
-        epoch, position = divmod(sample_index, self.windows_per_epoch)
-        room = self._text.size - self.windows_per_epoch * self._context
-        offset = mix(self._seed, epoch, 0) % max(1, min(self._context, room))
-        return int(offset + self._context * permute(position, self.windows_per_epoch, self._seed, epoch))
+    windows: NDArray[np.uint8] = np.lib.stride_tricks.sliding_window_view(corpus.train, context_bytes + 1)
+    return windows[::context_bytes]

@@ -1,77 +1,70 @@
-"""Checkpoints of a run that `farstep train` has started: rank 0 saves, every rank resumes."""
+"""The checkpoints of `farstep train`: those of the library, told to the supervisor as well."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from farstep.train.checkpoint import Checkpoint, CheckpointError
+from farstep.train.checkpoint.disk import Restorable
+from farstep.train.checkpoint.saver import OnEvent
 from farstep.train.errors import RunFailed
-from farstep.train.orders import Orders
-from farstep.train.trainer import LoopState
 
-__all__ = ["KeptCheckpoints"]
+__all__ = ["KeptCheckpoint"]
 
 
-class KeptCheckpoints:
-    """Saves the state of the loop every so many steps, and at its end; restores the newest.
+class KeptCheckpoint(Checkpoint):
+    """Checkpoints in the folder of a run.
 
     Args:
-        orders: of the rank; they name the folder.
-        on_event: told what became of a checkpoint, from any thread.
+        folder: where they are.
+        every_steps: save so often; None: at the end alone.
+        resumes: go on from the newest one, without which the run fails; otherwise nothing is loaded.
+        tell: is told action and fields of everything that becomes of one, from any thread.
     """
 
-    def __init__(self, orders: Orders, on_event: Callable[..., None]) -> None:
-        assert orders.checkpoints is not None  # else there is nothing to keep
-        self._orders = orders
-        self._checkpoint = Checkpoint(
-            orders.checkpoints, every_steps=orders.config.run.checkpoint_every_steps or None
-        )
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every_steps: int | None,
+        resumes: bool,
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        super().__init__(folder, every_steps=every_steps)
+        self._resumes = resumes
+        self._tell = tell
+        self._newest_saved: int | None = None
 
-        self._on_event = on_event
-        self._has_begun = False
-        self._early: list[tuple[str, dict[str, Any]]] = []
-        """What happened before the run began, and is told when it has."""
-        self._info = {"seed": orders.config.run.seed, "steps": orders.config.run.steps}
-        self._checkpoint.attach(ranks=1, on_event=self._tell, info=self._info)
+    def attach(self, *, ranks: int, on_event: OnEvent, info: Mapping[str, Any]) -> None:
+        """Makes it the checkpoint of a run."""
 
-    def resume(self, state: LoopState) -> None:
-        """Restores the newest checkpoint that is whole, if the orders say so.
+        def on_any(kind: str, fields: dict[str, Any]) -> None:
+            if kind == "checkpoint_saved":
+                self._newest_saved = fields["step"]
+            on_event(kind, fields)
+            self._tell(kind.removeprefix("checkpoint_"), fields)
+
+        super().attach(ranks=ranks, on_event=on_any, info=info)
+
+    def load_newest(self, adapter: Restorable) -> bool:
+        """Restores the newest checkpoint that is whole, if the run is resumed.
 
         Raises:
             RunFailed: there is none, or it does not fit the model.
         """
-        if not self._orders.resumes:
-            return
+        if not self._resumes:
+            return False
         try:
-            if self._checkpoint.load_newest(state):
-                return
+            if super().load_newest(adapter):
+                return True
         except CheckpointError as error:
             raise RunFailed(f"cannot resume: {error}") from error
-        raise RunFailed(f"cannot resume: {self._orders.checkpoints} holds no checkpoint that is whole")
+        raise RunFailed(f"cannot resume: {self.folder.path} holds no checkpoint that is whole")
 
-    def at_boundary(self, state: LoopState, *, is_last: bool) -> None:
-        """Saves if it is due, or the last chance to do so."""
-        self._has_begun = True
-        while self._early:
-            self._tell(*self._early.pop(0))
-        if not is_last:
-            self._checkpoint.at_boundary(state.committed, state, is_writer=self._orders.rank == 0)
-        elif self._orders.rank == 0:
-            self._checkpoint.wait()
-            self._checkpoint.save(state.committed, state.capture(), info=self._info).wait()
-
-    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
-        if self._has_begun:
-            self._on_event(action=kind.removeprefix("checkpoint_"), **fields)
-        else:
-            self._early.append((kind, fields))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._checkpoint.close()
+    def save_last(self, step: int, adapter: Restorable) -> None:
+        """Saves the state at the end of the run, unless that is done, and waits until it is written."""
+        self.wait()
+        if self._newest_saved != step:
+            self.save(step, adapter.capture(), info=self._info).wait()

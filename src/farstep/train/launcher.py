@@ -112,7 +112,12 @@ def launch_under_torchrun(
         store.set("checkpoints", _checkpoints(config, folder, resume) or "")
         on_folder(folder)
         supervisor = Supervisor(
-            config, corpus, folder, listeners=listeners, host=_reachable(place.master_host)
+            config,
+            corpus,
+            folder,
+            listeners=listeners,
+            host=_reachable(place.master_host),
+            coordinators=place.coordinators,
         )
         store.set("control", f"{place.master_host} {supervisor.address[1]} {supervisor.token}")
     host, port, token = store.get("control").decode().split()
@@ -121,19 +126,18 @@ def launch_under_torchrun(
         config=config,
         control_address=(host, int(port)),
         token=token,
-        store_address=("", 0),
         checkpoints=store.get("checkpoints").decode() or None,
         resumes=resume is not None,
     )
     if supervisor is None:
-        failure = run_rank(orders, lambda: store, is_own_process=False)
+        failure = run_rank(orders, is_own_process=False)
         if failure == SUPERVISOR_GONE:
             raise RunFailed(f"rank {place.rank}: {failure}")
         return None, failure is None
     results: list[RunResult] = []
     thread = threading.Thread(target=lambda: results.append(supervisor.run()), name="farstep-supervisor")
     thread.start()
-    failure = run_rank(orders, lambda: store, is_own_process=False)
+    failure = run_rank(orders, is_own_process=False)
     thread.join()
     if not results:
         raise RunFailed("the supervisor failed")
@@ -243,20 +247,16 @@ class _LocalRanks:
 
     def __enter__(self) -> "_LocalRanks":
         self._logs.mkdir()
-        with (
-            socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
-            open(self._logs / "nursery.log", "wb") as log,
-        ):
+        with open(self._logs / "nursery.log", "wb") as log:
             self._nursery = subprocess.Popen(
                 # -P: a file of the user's named like a standard module must not be imported instead of it.
                 [sys.executable, "-P", "-m", "farstep.train.nursery"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                pass_fds=[listener.fileno()],
                 process_group=0,
             )
-            orders = [self._orders(rank, listener).to_json() for rank in range(self._config.num_ranks)]
+            orders = [self._orders(rank).to_json() for rank in range(self._config.num_ranks)]
             given = json.dumps({"logs": str(self._logs.resolve()), "orders": orders})
             with contextlib.suppress(BrokenPipeError):  # it has ended already, which `exits` tells
                 _pipe(self._nursery.stdin).write(given.encode() + b"\n")
@@ -270,11 +270,15 @@ class _LocalRanks:
 
     def exits(self) -> dict[int, str]:
         """Returns how each rank that is gone has ended."""
-        exits = dict(self._exits)
-        if self._nursery.poll() is not None and not self._reader.is_alive():
-            for rank in range(self._config.num_ranks):
-                exits.setdefault(rank, f"lost its parent process, which {_wording(self._nursery.returncode)}")
-        return exits
+        return dict(self._exits)
+
+    def failure(self) -> str | None:
+        """Returns why nothing is known of the ranks any more, if so."""
+        if self._nursery.poll() is None or self._reader.is_alive():
+            return None
+        if len(self._exits) == self._config.num_ranks:
+            return None
+        return f"the process that has started the ranks {_wording(self._nursery.returncode)}"
 
     def terminate(self) -> None:
         """Waits a little for the ranks to end, then kills those that still run."""
@@ -290,14 +294,12 @@ class _LocalRanks:
         self._reader.join(TERMINATE_S)
         _pipe(self._nursery.stdout).close()
 
-    def _orders(self, rank: int, listener: socket.socket) -> Orders:
+    def _orders(self, rank: int) -> Orders:
         return Orders(
             rank=rank,
             config=self._config,
             control_address=self._supervisor.address,
             token=self._supervisor.token,
-            store_address=listener.getsockname()[:2],
-            store_fd=listener.fileno() if rank == 0 else None,
             checkpoints=self._checkpoints,
             resumes=self._resumes,
         )

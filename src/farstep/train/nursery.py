@@ -15,7 +15,6 @@ import traceback
 from pathlib import Path
 
 from farstep.train.orders import Orders
-from farstep.train.rendezvous import open_store
 from farstep.train.worker import RANK_FAILED, run_rank
 
 __all__ = ["main"]
@@ -29,20 +28,21 @@ def main() -> int:
     logs = Path(given["logs"])
     orders = [Orders.from_json(line) for line in given["orders"]]
     gc.freeze()  # what is loaded stays shared with the ranks
-    ranks = {_start(order, orders, logs): order.rank for order in orders}
-    for order in orders:
-        if order.store_fd is not None:
-            os.close(order.store_fd)
-    threading.Thread(target=_kill_at_end_of_input, args=(list(ranks),), daemon=True).start()
+    ranks = {_start(order, logs): order.rank for order in orders}
+    threading.Thread(target=_kill_at_end_of_input, args=(ranks,), daemon=True).start()
     while ranks:
-        pid, status = os.wait()
-        told = {"rank": ranks.pop(pid), "exit": os.waitstatus_to_exitcode(status)}
+        # Not reaped before it is forgotten: its number could be another process's by then.
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None, "without WNOHANG it waits"
+        rank = ranks.pop(ended.si_pid)
+        _, status = os.waitpid(ended.si_pid, 0)
+        told = {"rank": rank, "exit": os.waitstatus_to_exitcode(status)}
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
     return 0
 
 
-def _start(order: Orders, orders: list[Orders], logs: Path) -> int:
+def _start(order: Orders, logs: Path) -> int:
     """Forks one rank and returns its process id."""
     pid = os.fork()
     if pid:
@@ -53,10 +53,7 @@ def _start(order: Orders, orders: list[Orders], logs: Path) -> int:
         nowhere = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nowhere, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        for other in orders:
-            if other.store_fd is not None and other is not order:
-                os.close(other.store_fd)
-        failure = run_rank(order, lambda: open_store(order), is_own_process=True)
+        failure = run_rank(order, is_own_process=True)
         status = 0 if failure is None else RANK_FAILED
         sys.stdout.flush()
         sys.stderr.flush()
@@ -67,10 +64,10 @@ def _start(order: Orders, orders: list[Orders], logs: Path) -> int:
         os._exit(status)
 
 
-def _kill_at_end_of_input(pids: list[int]) -> None:
+def _kill_at_end_of_input(ranks: dict[int, int]) -> None:
     """Kills the ranks that still run once nobody wants them any more; then this process ends by itself."""
     sys.stdin.read()
-    for pid in pids:
+    for pid in list(ranks):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

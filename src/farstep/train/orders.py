@@ -19,10 +19,6 @@ class Orders:
     control_address: tuple[str, int]
     """Where the supervisor listens."""
     token: str
-    store_address: tuple[str, int]
-    """Where the store listens through which ranks exchange addresses."""
-    store_fd: int | None = None
-    """Listening socket inherited by the rank that serves the store."""
     checkpoints: str | None = None
     """Folder of the run's checkpoints; None if there are none."""
     resumes: bool = False
@@ -39,8 +35,7 @@ class Orders:
         """Reads what `to_json` wrote."""
         fields = json.loads(line)
         fields["config"] = RunConfig.model_validate(fields["config"])
-        for name in ("control_address", "store_address"):
-            fields[name] = tuple(fields[name])
+        fields["control_address"] = tuple(fields["control_address"])
         return cls(**fields)
 
 
@@ -53,6 +48,10 @@ class TorchrunPlace:
     master_host: str
     attempt: int
     """How often torchrun has restarted the group."""
+    num_local: int
+    """Ranks on this host."""
+    coordinators: tuple[str, ...] = ()
+    """Addresses of a coordinator that is there already."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TorchrunPlace | None":
@@ -69,8 +68,9 @@ class TorchrunPlace:
                     f"environment: {name} is missing, though RANK and WORLD_SIZE are set; use torchrun"
                 )
         numbers = {}
-        for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
-            text = environment.get(name, "0")
+        defaults = {"TORCHELASTIC_RESTART_COUNT": "0", "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"]}
+        for name in ("RANK", "WORLD_SIZE", *defaults):
+            text = environment.get(name, defaults.get(name, ""))
             if not text.isdecimal():
                 raise ConfigError(f"environment: {name} = {text!r}: must be a number, as torchrun sets it")
             numbers[name] = int(text)
@@ -79,10 +79,12 @@ class TorchrunPlace:
             num_ranks=numbers["WORLD_SIZE"],
             master_host=environment["MASTER_ADDR"],
             attempt=numbers["TORCHELASTIC_RESTART_COUNT"],
+            num_local=numbers["LOCAL_WORLD_SIZE"],
+            coordinators=tuple(environment.get("FARSTEP_COORDINATOR", "").replace(",", " ").split()),
         )
 
     def check(self, config: RunConfig) -> None:
-        """Checks that the group has the size of the run.
+        """Checks that the group has the size of the run, and a coordinator that all of it reaches.
 
         Raises:
             ConfigError: it has not.
@@ -92,4 +94,9 @@ class TorchrunPlace:
             raise ConfigError(
                 f"environment: WORLD_SIZE = {self.num_ranks}: must be {config.num_ranks} (sites: {groups}); "
                 f"start it with torchrun --nproc-per-node {config.num_ranks}"
+            )
+        if self.num_local != self.num_ranks and not self.coordinators:
+            raise ConfigError(
+                f"environment: FARSTEP_COORDINATOR is missing: only {self.num_local} of {self.num_ranks} ranks are on "
+                "this host; start farstep coordinator where all reach it, and set FARSTEP_COORDINATOR and FARSTEP_TLS"
             )

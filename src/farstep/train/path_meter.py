@@ -1,14 +1,57 @@
-"""What one rank sends over each path, as the event log wants to have it."""
+"""What one rank sends over each path, as the event log wants to have it.
 
+Connections come and go with the members of the run; a path is told by the sites at its ends.
+"""
+
+import contextlib
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from farstep.engine import Connection, ConnectionStats, EngineError, EvState, PathEvent
+from farstep.engine import Connection, ConnectionStats, Endpoint, EngineError, EvState, PathEvent
 from farstep.train.config import RunConfig
 
-__all__ = ["PathMeter", "path_name"]
+__all__ = ["PathMeter", "path_name", "sampling"]
+
+SAMPLE_INTERVAL_S = 0.2
+"""How often paths are sampled: short enough to show a cut, long enough to cost nothing."""
+
+
+@contextlib.contextmanager
+def sampling(
+    meter: "PathMeter", endpoint: Endpoint, tell: Callable[[str, int, dict[str, Any]], None]
+) -> Iterator[None]:
+    """Tells of every path, several times a second, while the context lasts.
+
+    Args:
+        meter: makes rates of counters.
+        endpoint: whose connections are looked at.
+        tell: is given kind, time (monotonic ns) and fields of each event, in a thread of its own.
+    """
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(SAMPLE_INTERVAL_S):
+            try:
+                changes = meter.changes(endpoint.take_path_events())
+                samples = meter.sample(endpoint.connections)
+            except EngineError:  # the endpoint was closed meanwhile
+                return
+            for at_ns, fields in changes:
+                tell("path_state", at_ns, fields)
+            now_ns = time.monotonic_ns()
+            for fields in samples:
+                tell("path_sample", now_ns, fields)
+
+    thread = threading.Thread(target=run, name="farstep-paths", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(timeout=2.0)
 
 
 def path_name(config: RunConfig, site: str, peer_site: str, plane: int) -> str | None:
@@ -50,13 +93,12 @@ class PathMeter:
 
     Args:
         config: the run.
-        rank: whose connections these are.
+        site: where the connections begin.
     """
 
-    def __init__(self, config: RunConfig, rank: int) -> None:
+    def __init__(self, config: RunConfig, site: str) -> None:
         self._config = config
-        self._sites = config.site_of_rank
-        self._site = self._sites[rank]
+        self._site = site
         self._before: dict[str, _Counters] = {}
         self._before_ns = time.monotonic_ns()
         self._ev_states: dict[tuple[str, int], EvState] = {}
@@ -88,7 +130,7 @@ class PathMeter:
         """Returns time (monotonic ns) and fields of a `path_state` event for each change of an entropy value."""
         changes = []
         for event in events:
-            name = self._name(event.peer_name, event.plane)
+            name = self._name(event.peer_site, event.plane)
             old = self._ev_states.get((event.peer_name, event.ev), EvState.GOOD)
             self._ev_states[event.peer_name, event.ev] = event.state
             if name is None or old is event.state:
@@ -111,7 +153,7 @@ class PathMeter:
             if stats is None:
                 continue
             for plane in stats.planes:
-                name = self._name(connection.peer_name, plane.plane)
+                name = self._name(connection.peer_site, plane.plane)
                 if name is None:
                     continue
                 path = counters.setdefault(name, _Counters(plane.plane))
@@ -121,9 +163,8 @@ class PathMeter:
                 path.states.append(plane.state)
         return counters
 
-    def _name(self, peer_name: str, plane: int) -> str | None:
-        peer = int(peer_name.removeprefix("rank"))
-        return path_name(self._config, self._site, self._sites[peer], plane)
+    def _name(self, peer_site: str, plane: int) -> str | None:
+        return path_name(self._config, self._site, peer_site, plane) if peer_site else None
 
 
 def _stats_of(connection: Connection) -> ConnectionStats | None:

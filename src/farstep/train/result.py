@@ -19,7 +19,7 @@ class RunResult:
     final_loss: float | None = None
     held_out_loss: float | None = None
     replica_hashes: dict[str, str] = field(default_factory=dict)
-    """State hash of each replica, by its name such as `east/0`."""
+    """State hash of each replica, by its name such as `east-0`."""
 
     log_failure: str | None = None
     """Why the event log breaks off before the end, as it does on a full disk."""
@@ -44,8 +44,8 @@ def odd_replicas(hashes: dict[str, str]) -> list[str]:
     """Returns the names of the replicas whose hash differs from the most frequent one.
 
     Example:
-        >>> odd_replicas({"east/0": "a", "east/1": "a", "west/0": "b"})
-        ['west/0']
+        >>> odd_replicas({"east-0": "a", "east-1": "a", "west-0": "b"})
+        ['west-0']
     """
     values = list(hashes.values())
     most_frequent = max(values, key=values.count, default="")

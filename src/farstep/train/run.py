@@ -88,6 +88,11 @@ class Run:
         return self._is_over
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended for all replica groups, and not just for this one that has left it."""
+        return self._is_finished or self.link.has_run_ended
+
+    @property
     def is_replay(self) -> bool:
         """Whether this is a recorded run that is run again; then no checkpoint is read or written."""
         return isinstance(self.link.membership, ReplayMembership)
@@ -265,6 +270,13 @@ class Run:
         if self._trainer is not None:
             self._trainer.give_up(reason)
         self.link.close()
+
+    def abort(self, reason: str) -> None:
+        """Gives up at once, from any thread: the step under way fails, and the loop over the shard ends."""
+        self._is_over = True
+        self.link.close()
+        if self._trainer is not None:
+            self._trainer.interrupt(reason)
 
     # -- signals --------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from farstep.observe.events import (
     Eval,
     Event,
     FaultEvent,
+    MembersChanged,
     PathSample,
     PathState,
     PathStateChange,
+    RankLost,
     Record,
     RunEnd,
     RunStart,
@@ -165,3 +167,29 @@ def path_samples(
                     )
                 )
     return samples
+
+
+def with_loss(records: list[Record], *, at_step: int = 100) -> list[Record]:
+    """The same run, in which rank 3 is killed at a step; a later end names three replicas."""
+    steps = [record.t_ns for record in records if isinstance(record.event, Step)]
+    lost_ns, back_ns = steps[at_step * NUM_RANKS], steps[(at_step + 1) * NUM_RANKS]
+    groups = ["a-0", "a-1", "b-0"]
+    told: list[Record] = [
+        Record(lost_ns, START_WALL, 3, RankLost(group="b-1", cause="was killed by SIGKILL", step=at_step))
+    ]
+    for rank in range(3):
+        event = MembersChanged(
+            generation=2,
+            step=at_step,
+            groups=groups,
+            is_urgent=True,
+            reason="b-1 is gone",
+            changes=["b-1 is gone"],
+            stalled_ns=(200 + rank) * 1_000_000,
+        )
+        told.append(Record(back_ns + rank, START_WALL, rank, event))
+    *kept, end = [record for record in records if record.rank != 3 or record.t_ns < lost_ns]
+    assert isinstance(end.event, RunEnd)
+    hashes = dict(list(end.event.replica_hashes.items())[:3])
+    ended = Record(end.t_ns, START_WALL, None, end.event.model_copy(update={"replica_hashes": hashes}))
+    return [*sorted([*kept, *told], key=lambda record: record.t_ns), ended]

@@ -21,7 +21,7 @@ from farstep.observe.events import (
     read_events,
     record_from_json,
 )
-from tests.unit.observe.fake_run import fake_run
+from tests.unit.observe.fake_run import fake_run, with_loss
 
 
 def a_step(step: int = 1) -> Step:
@@ -46,7 +46,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_every_kind_survives_a_round_trip() -> None:
-    records = list(fake_run(num_steps=8, cut=(3, 5)))
+    records = with_loss(list(fake_run(num_steps=8, cut=(3, 5))), at_step=4)
     saved = Checkpoint(action="saved", step=4, path="checkpoints/step-4", bytes=99, stall_s=0.01, write_s=2.5)
     records.append(Record(7, "2026-03-01T12:00:00+00:00", None, saved))
     assert {record.event.kind for record in records} | {"eval"} == set(EVENT_KINDS)

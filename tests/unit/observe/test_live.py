@@ -12,7 +12,7 @@ from rich.console import Console
 
 from farstep.observe.events import PathState
 from farstep.observe.live import LiveDisplay
-from tests.unit.observe.fake_run import CUT_PATH, fake_run
+from tests.unit.observe.fake_run import CUT_PATH, fake_run, with_loss
 
 RUN = tuple(fake_run())
 
@@ -60,6 +60,17 @@ def test_a_change_of_state_is_told_once_and_not_by_every_rank() -> None:
         display.on_record(record)
     changes = [line for line in lines_of(display) if " → " in line]
     assert len(changes) == 2
+
+
+def test_a_loss_and_who_goes_on_are_told_once() -> None:
+    display = LiveDisplay(Console(file=io.StringIO(), width=100), plain=True)
+    for record in with_loss(list(RUN)):
+        display.on_record(record)
+    told = [line.partition("] ")[2] for line in lines_of(display) if "rank 3" in line or "goes on" in line]
+    assert told == [
+        "step 100: rank 3 (b-1) was killed by SIGKILL",
+        "step 100: training goes on with 3 replica groups (b-1 is gone)",
+    ]
 
 
 def test_the_screen_shows_progress_figures_paths_and_faults() -> None:

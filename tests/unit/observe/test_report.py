@@ -6,7 +6,7 @@ import pytest
 
 from farstep.observe.events import EventFile, EventLog, EventLogError, Record, RunEnd, RunStart
 from farstep.observe.report import report_html, write_report
-from tests.unit.observe.fake_run import fake_run
+from tests.unit.observe.fake_run import fake_run, with_loss
 from tests.unit.observe.parsed_page import Page
 
 pytest.importorskip("plotly", reason="reports are drawn with plotly, of the extra `train`")
@@ -33,6 +33,13 @@ def test_a_report_shows_every_part_of_a_run() -> None:
     assert page.figures == 7
     assert "All 4 replicas hold bit-identical parameters" in page.text
     assert "learning_rate" in page.text
+
+
+def test_a_report_shows_losses_and_recoveries() -> None:
+    page = page_of(with_loss(list(fake_run())))
+    assert "Losses and recoveries" in page.headings
+    assert "rank 3 (b-1) was killed by SIGKILL" in page.text
+    assert "training went on with 3 replica groups" in page.text
 
 
 def test_a_report_needs_no_network() -> None:

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from farstep.observe.events import Record, RunEnd
-from farstep.observe.summary import summary, verdict
+from farstep.observe.events import MembersChanged, Record, RunEnd
+from farstep.observe.summary import recovery_rows, summary, verdict
 from farstep.observe.timeline import Timeline
 from farstep.observe.units import (
     bytes_text,
@@ -14,7 +14,7 @@ from farstep.observe.units import (
     rate_text,
     spark_line,
 )
-from tests.unit.observe.fake_run import CUT_PATH, fake_run
+from tests.unit.observe.fake_run import CUT_PATH, fake_run, with_loss
 
 
 def printed(timeline: Timeline, width: int = 110) -> str:
@@ -39,6 +39,38 @@ def test_the_summary_tells_everything_a_run_is_judged_by() -> None:
     assert f"path down · path {CUT_PATH}" in text
     assert "+0.10" in text  # of a step, at once
     assert "All 4 replicas hold bit-identical parameters (hash 9f2c61d07be3a845)." in text
+
+
+def test_a_loss_is_told_with_what_was_done_and_what_it_cost() -> None:
+    timeline = Timeline.of(with_loss(list(fake_run())))
+    ((_, *row),) = recovery_rows(timeline)
+    assert row == [
+        "100",
+        "rank 3 (b-1) was killed by SIGKILL",
+        "training went on with 3 replica groups",
+        "202 ms",  # the longest standstill of a rank
+    ]
+    text = printed(timeline, width=140)
+    assert "Losses and recoveries" in text
+    assert "All 3 replicas that were left hold bit-identical parameters" in text
+
+
+def test_a_change_of_members_that_no_loss_explains_is_told_too() -> None:
+    records = with_loss(list(fake_run()))
+    joined = MembersChanged(
+        generation=3, step=200, groups=["a-0", "a-1", "b-0", "b-1"], changes=["b-1 takes a seat"]
+    )
+    timeline = Timeline.of([*records[:-1], Record(records[-1].t_ns, "", 0, joined), records[-1]])
+    assert [row[2:4] for row in recovery_rows(timeline)] == [
+        ("rank 3 (b-1) was killed by SIGKILL", "training went on with 3 replica groups"),
+        ("b-1 takes a seat", "training went on with 4 replica groups"),
+    ]
+
+
+def test_a_loss_that_nothing_was_done_about_is_told_as_such() -> None:
+    records = [r for r in with_loss(list(fake_run())) if not isinstance(r.event, MembersChanged)]
+    ((_, _, _, done, standstill),) = recovery_rows(Timeline.of(records))
+    assert (done, standstill) == ("the run ended", "-")
 
 
 def test_replicas_that_differ_are_named() -> None:

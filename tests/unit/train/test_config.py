@@ -24,10 +24,14 @@ MISTAKES = {
         "[run]\nstpes = 3",
         "run.toml: run.stpes = 3: unknown key; did you mean steps?",
     ),
+    "more groups wanted than there are": (
+        "[run]\nmin_groups = 5",
+        "run.toml: run.min_groups = 5: must be at most 4, the replica groups of all sites together",
+    ),
     "unknown key, nothing like it": (
         "[run]\nfoo = 3",
         "run.toml: run.foo = 3: unknown key; valid here: seed, steps, out, eval_every_steps, eval_windows, "
-        "checkpoint_every_steps, threads_per_rank",
+        "min_groups, silence_s, checkpoint_every_steps, threads_per_rank",
     ),
     "unknown section": (
         "[modle]\nlayers = 3",

@@ -1,16 +1,13 @@
-"""The text: its split, and which window each rank reads when."""
+"""The text: its split, and its windows."""
 
 import hashlib
-import itertools
 import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from farstep.train import ConfigError
-from farstep.train.data import BLOCK_BYTES, Sampler, held_out_windows, load_corpus
+from farstep.train.data import BLOCK_BYTES, held_out_windows, load_corpus, training_windows
 
 
 def corpus(path, **changes):
@@ -93,43 +90,14 @@ def test_as_much_text_as_the_message_asks_for_is_enough(tmp_path):
     assert corpus(path).held_out.size == BLOCK_BYTES
 
 
-@settings(max_examples=60)
-@given(
-    size=st.integers(50, 3000),
-    context=st.integers(1, 16),
-    seed=st.integers(0, 2**31 - 1),
-    epoch=st.integers(0, 3),
-)
-def test_an_epoch_reads_every_window_once(size: int, context: int, seed: int, epoch: int):
-    sampler = Sampler(np.zeros(size, np.uint8), seed=seed, context_bytes=context)
-    windows = sampler.windows_per_epoch
-    starts = sorted(sampler.start_of(epoch * windows + index) for index in range(windows))
-    assert starts[0] >= 0
-    assert starts[-1] + context + 1 <= size
-    assert all(after - before == context for before, after in itertools.pairwise(starts))
-
-
-@given(seed=st.integers(0, 1000), step=st.integers(0, 500), ranks=st.sampled_from([1, 2, 4]))
-def test_the_ranks_of_a_step_share_out_the_same_windows_whatever_their_number(
-    seed: int, step: int, ranks: int
-):
-    text = np.arange(5000, dtype=np.int64).astype(np.uint8)
-    sampler = Sampler(text, seed=seed, context_bytes=7)
-    together = sampler.batch(step * 8, 8)
-    each = 8 // ranks
-    apart = [sampler.batch(step * 8 + rank * each, each) for rank in range(ranks)]
-    assert np.array_equal(together, np.concatenate(apart))
-    assert together.shape == (8, 8)
-
-
-def test_another_seed_or_epoch_is_another_order():
-    text = np.zeros(4000, np.uint8)
-    orders = {
-        tuple(Sampler(text, seed=seed, context_bytes=8).start_of(epoch * 498 + index) for index in range(20))
-        for seed in range(5)
-        for epoch in range(2)
-    }
-    assert len(orders) == 10
+def test_the_windows_of_the_training_text_predict_every_byte_once(text_file):
+    split = corpus(text_file)
+    windows = training_windows(split, 16)
+    assert windows.shape == ((split.train.size - 1) // 16, 17)
+    assert np.shares_memory(windows, split.train)
+    predicted = windows[:, 1:].reshape(-1)
+    assert np.array_equal(predicted, split.train[1 : 1 + predicted.size])
+    assert np.array_equal(windows[1:, 0], windows[:-1, -1])
 
 
 def test_held_out_windows_do_not_overlap_and_are_at_most_as_many_as_there_are(text_file):

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from farstep.train.buckets import GradientBuckets
 from farstep.train.config import ModelConfig, OptimizerConfig
 from farstep.train.learning_rate import learning_rate_at
 from farstep.train.model import ByteTransformer, next_byte_loss
@@ -84,55 +83,6 @@ def test_the_hash_sees_one_bit_of_a_parameter_and_of_the_optimizer():
         bits[5] ^= 1
     assert len(seen) == 4
     assert state_hash(model, optimizer) == trained
-
-
-def gradient_of(model: ByteTransformer, batch: torch.Tensor) -> list[torch.Tensor]:
-    model.zero_grad()
-    next_byte_loss(model, batch).backward()
-    return [parameter.grad.clone() for parameter in model.parameters()]
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 4096, 20_000, 1 << 30])
-def test_buckets_hold_the_gradient_and_come_in_order(bucket_bytes: int):
-    expected = gradient_of(ByteTransformer(TINY, seed=1), windows())
-    model = ByteTransformer(TINY, seed=1)
-    buckets = GradientBuckets(model.parameters(), bucket_bytes=bucket_bytes, num_extra=1)
-    for _ in range(2):  # the second round must not add to the first
-        came: list[int] = []
-        buckets.begin(lambda bucket: came.append(bucket.index))  # noqa: B023 (called before the next round)
-        next_byte_loss(model, windows()).backward()
-        buckets.flush()
-        assert came == list(range(len(buckets.buckets)))
-    actual = [parameter.grad for parameter in model.parameters()]
-    assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
-    memory = [bucket.flat.data_ptr() for bucket in buckets.buckets]
-    assert all(address % 4096 == 0 for address in memory)
-    expected_norm = math.sqrt(sum(float(part.double().square().sum()) for part in expected))
-    buckets.extra.fill_(1e9)  # the reserved float is no gradient
-    assert buckets.norm() == pytest.approx(expected_norm, rel=1e-6)
-    assert buckets.length_bytes == 4 + sum(4 * part.numel() for part in expected)
-
-
-def test_a_bucket_is_handed_on_while_backward_still_runs():
-    model = ByteTransformer(TINY, seed=1)
-    buckets = GradientBuckets(model.parameters(), bucket_bytes=4096)
-    first_weight = model.byte_table.weight
-    unfinished: list[bool] = []
-    buckets.begin(lambda bucket: unfinished.append(bool((first_weight.grad == 0).all())))
-    next_byte_loss(model, windows()).backward()
-    assert unfinished[0]
-    assert len(unfinished) > 3
-
-
-def test_a_parameter_without_part_in_the_loss_does_not_keep_its_bucket():
-    used, unused = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
-    buckets = GradientBuckets([used, unused], bucket_bytes=1)
-    came: list[int] = []
-    buckets.begin(lambda bucket: came.append(bucket.index))
-    used.sum().backward()
-    assert came == []
-    buckets.flush()
-    assert came == [0, 1]
 
 
 def test_the_learning_rate_rises_then_falls_to_its_floor():

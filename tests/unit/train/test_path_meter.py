@@ -24,7 +24,7 @@ class Plane:
 
 @dataclass
 class FakeConnection:
-    peer_name: str
+    peer_site: str
     planes: list[Plane] = field(default_factory=lambda: [Plane(0), Plane(1)])
     is_closed: bool = False
 
@@ -58,8 +58,8 @@ def test_paths_with_names_of_their_own_keep_them_unless_they_share_a_plane():
 
 
 def test_samples_are_rates_since_the_sample_before_over_all_peers_of_other_sites():
-    meter = PathMeter(CONFIG, rank=0)
-    near, far, further = FakeConnection("rank1"), FakeConnection("rank2"), FakeConnection("rank3")
+    meter = PathMeter(CONFIG, "east")
+    near, far, further = FakeConnection("east"), FakeConnection("west"), FakeConnection("west")
     meter.sample([near, far, further])
     near.planes[1].tx_bytes = 10**9
     far.planes[1].tx_bytes, far.planes[1].lost = 3000, 2
@@ -76,8 +76,8 @@ def test_samples_are_rates_since_the_sample_before_over_all_peers_of_other_sites
 
 
 def test_a_path_is_bad_when_no_connection_finds_it_good():
-    meter = PathMeter(CONFIG, rank=0)
-    far, further = FakeConnection("rank2"), FakeConnection("rank3")
+    meter = PathMeter(CONFIG, "east")
+    far, further = FakeConnection("west"), FakeConnection("west")
     far.planes[0].state = EvState.ASSUMED_BAD
     states = {sample["path"]: sample["state"] for sample in meter.sample([far, further])}
     assert states == {"east-west:0": "GOOD", "east-west:1": "GOOD"}
@@ -86,18 +86,18 @@ def test_a_path_is_bad_when_no_connection_finds_it_good():
     assert states == {"east-west:0": "ASSUMED_BAD", "east-west:1": "GOOD"}
 
 
-def test_a_connection_that_was_closed_is_left_out():
-    meter = PathMeter(CONFIG, rank=0)
-    assert meter.sample([FakeConnection("rank2", is_closed=True)]) == []
+def test_a_connection_that_was_closed_or_not_opened_is_left_out():
+    meter = PathMeter(CONFIG, "east")
+    assert meter.sample([FakeConnection("west", is_closed=True), FakeConnection("")]) == []
 
 
 def test_changes_of_entropy_values_carry_the_state_before():
-    meter = PathMeter(CONFIG, rank=3)
+    meter = PathMeter(CONFIG, "west")
     events = [
-        PathEvent("rank0", 10, 5, 1, EvState.ASSUMED_BAD, 0),
-        PathEvent("rank2", 11, 5, 1, EvState.ASSUMED_BAD, 0),  # of the same site
-        PathEvent("rank0", 12, 6, 1, EvState.GOOD, 0),  # no change
-        PathEvent("rank0", 20, 5, 1, EvState.GOOD, 0),
+        PathEvent("rank0", 10, 5, 1, EvState.ASSUMED_BAD, 0, "east"),
+        PathEvent("rank2", 11, 5, 1, EvState.ASSUMED_BAD, 0, "west"),  # of the same site
+        PathEvent("rank0", 12, 6, 1, EvState.GOOD, 0, "east"),  # no change
+        PathEvent("rank0", 20, 5, 1, EvState.GOOD, 0, "east"),
     ]
     changes = meter.changes(events)
     assert [(at_ns, change["old"], change["new"]) for at_ns, change in changes] == [

@@ -8,23 +8,26 @@ import pytest
 
 from farstep.observe.events import read_events
 from farstep.train.config import NetworkConfig, RunConfig, RunSection
-from farstep.train.control import ControlClient, Severity
+from farstep.train.control import ControlClient
 from farstep.train.data import Corpus
 from farstep.train.errors import ConfigError
 from farstep.train.result import RunResult
 from farstep.train.supervisor import Supervisor
 
 CONFIG = RunConfig(run=RunSection(steps=3), network=NetworkConfig(emulate=False))
+AT_LEAST_THREE = CONFIG.model_copy(update={"run": RunSection(steps=3, min_groups=3)})
 CORPUS = Corpus(name="text", sha256="0" * 64, train=np.zeros(1, np.uint8), held_out=np.zeros(1, np.uint8))
-READY = {"num_parameters": 1, "gradient_bytes": 4, "torch_version": "2", "state_hash": "start"}
-DONE = {"steps": 3, "is_interrupted": False, "final_loss": 1.0, "held_out_loss": 2.0, "state_hash": "end"}
+READY = {"num_parameters": 1, "torch_version": "2"}
+DONE = {"steps": 3, "is_interrupted": False, "final_loss": 1.0, "state_hash": "end"}
+STEP = {"loss": 5.0, "tokens": 8, "step_time_ns": 9, "allreduce_ns": 1}
 
 
 class FakeRun:
     """A supervisor and the lines of four ranks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.supervisor = Supervisor(CONFIG, CORPUS, folder)
+    def __init__(self, folder: Path, config: RunConfig = CONFIG) -> None:
+        # No coordinator is needed where nobody joins.
+        self.supervisor = Supervisor(config, CORPUS, folder, coordinators=["ws://127.0.0.1:9"])
         self.results: list[RunResult] = []
         self.thread = threading.Thread(target=lambda: self.results.append(self.supervisor.run()))
         self.thread.start()
@@ -44,9 +47,19 @@ class FakeRun:
 
     def all_ready(self) -> None:
         for line in self.lines:
+            line.send("loaded")
+        for line in self.lines:
+            assert line.wait_answer(10) == {
+                "kind": "join",
+                "coordinators": ["ws://127.0.0.1:9"],
+                "is_own": False,
+            }
             line.send("ready", **READY)
         for line in self.lines:
             assert line.wait_answer(10)["kind"] == "go"
+
+    def event(self, rank: int, event: str, **fields) -> None:
+        self.lines[rank].send("event", event=event, at_ns=0, fields=fields)
 
     def leave(self, rank: int, kind: str, **fields) -> None:
         self.lines[rank].send(kind, **fields)
@@ -67,18 +80,23 @@ def run(tmp_path):
     run.thread.join(20)
 
 
+def events_of(result: RunResult, kind: str) -> list:
+    return [record.event for record in read_events(result.events_path) if record.event.kind == kind]
+
+
 def test_a_run_is_finished_when_all_ranks_have_ended_with_the_same_bits(run):
+    run.event(0, "checkpoint", action="loaded", step=0)  # before the run begins
     run.all_ready()
-    fields = {"step": 0, "loss": 5.0, "tokens": 8, "step_time_ns": 9, "allreduce_ns": 1}
-    run.lines[0].send("event", event="step", is_shared=True, at_ns=None, fields=fields)
     for rank in range(4):
+        run.event(rank, "step", step=0, **STEP)
+        run.lines[rank].send("held_out", step=3, shares={rank: [2.0 * 8, 8]})
         run.leave(rank, "done", **DONE)
     result = run.result()
     assert (result.status, result.reason, result.steps, result.held_out_loss) == ("finished", None, 3, 2.0)
-    assert result.replica_hashes == dict.fromkeys(("east/0", "east/1", "west/0", "west/1"), "end")
+    assert result.replica_hashes == dict.fromkeys(("east-0", "east-1", "west-0", "west-1"), "end")
     assert result.is_identical
     kinds = [record.event.kind for record in read_events(result.events_path)]
-    assert kinds == ["run_start", "step", "run_end"]
+    assert kinds == ["run_start", "checkpoint", "step", "eval", "run_end"]
     assert (result.folder / "config.toml").is_file()
 
 
@@ -87,33 +105,93 @@ def test_a_replica_with_other_bits_fails_the_run_by_name(run):
     for rank in range(4):
         run.leave(rank, "done", **{**DONE, "state_hash": "other" if rank == 2 else "end"})
     result = run.result()
-    assert (result.status, result.reason) == ("failed", "replicas west/0 hold other bits than the rest")
+    assert (result.status, result.reason) == ("failed", "replicas west-0 hold other bits than the rest")
     assert not result.is_identical
 
 
-def test_ranks_that_would_begin_differently_are_not_started(run):
-    for rank, line in enumerate(run.lines):
-        line.send("ready", **{**READY, "state_hash": "other" if rank == 1 else "start"})
-    assert run.result().reason == "ranks 1 would begin from other parameters than the rest"
-    assert [len(reasons) for reasons in run.aborted] == [1, 1, 1, 1]
-
-
-def test_the_cause_is_told_from_its_consequences_whatever_came_first(run):
-    run.all_ready()
-    run.leave(0, "failed", message="the peer gave it up", severity=Severity.ABORTED)
-    run.leave(1, "failed", message="no path answers", severity=Severity.UNREACHABLE)
-    run.leave(3, "failed", message="the peer gave it up", severity=Severity.ABORTED)
+def test_a_rank_that_fails_before_all_are_ready_ends_the_run_with_one_reason(run):
+    run.leave(1, "failed", message="port 9 is taken", is_of_run=False)
     result = run.result()
-    assert (result.status, result.reason) == ("failed", "rank 1: no path answers")
-    assert run.aborted[2] == ["rank 1: no path answers"]
+    assert (result.status, result.reason) == ("failed", "rank 1 failed: port 9 is taken")
+    assert [run.aborted[rank] for rank in (0, 2, 3)] == [["rank 1 failed: port 9 is taken"]] * 3
 
 
-def test_a_rank_that_ends_without_a_word_is_the_cause(run):
+def test_the_run_goes_on_without_a_rank_that_is_lost(run):
     run.all_ready()
-    run.leave(0, "failed", message="no path answers", severity=Severity.UNREACHABLE)
+    run.lines[0].send("step_begin", step=1)
+    run.event(0, "step", step=0, **STEP)
     run.lines[2].close()
-    assert run.result().reason == "rank 2 ended without a word"
-    assert run.aborted[1] == run.aborted[3] == ["rank 2 ended without a word"]
+    for rank in (0, 1, 3):
+        run.event(
+            rank,
+            "members_changed",
+            generation=2,
+            step=1,
+            groups=["east-0", "east-1", "west-1"],
+            stalled_ns=rank,
+        )
+        run.event(rank, "step", step=1, **STEP)
+        run.leave(rank, "done", **DONE)
+    result = run.result()
+    assert (result.status, result.reason) == ("finished", None)
+    assert set(result.replica_hashes) == {"east-0", "east-1", "west-1"}
+    (lost,) = events_of(result, "rank_lost")
+    assert (lost.group, lost.cause) == ("west-0", "ended without a word")
+    assert [event.stalled_ns for event in events_of(result, "members_changed")] == [0, 1, 3]
+    assert [event.step for event in events_of(result, "step")] == [0, 1]
+    assert run.aborted == [[], [], [], []]
+
+
+def test_a_measurement_in_which_a_rank_is_lost_is_of_the_windows_there_are(run):
+    run.all_ready()
+    for rank in (0, 1, 3):
+        run.lines[rank].send("held_out", step=0, shares={rank: [10.0 + rank, 10]})
+    run.lines[2].close()
+    for rank in (0, 1, 3):
+        run.leave(rank, "done", **DONE)
+    result = run.result()
+    (measured,) = events_of(result, "eval")
+    assert (measured.step, measured.windows, measured.loss) == (0, 30, 34 / 30)
+
+
+def test_with_fewer_than_wanted_left_the_run_ends_and_says_so(tmp_path):
+    run = FakeRun(tmp_path, AT_LEAST_THREE)
+    run.all_ready()
+    run.leave(3, "failed", message="MemoryError: ", is_of_run=False)
+    run.leave(1, "left", how="left the run, as it was asked to")
+    result = run.result()
+    assert result.status == "failed"
+    assert result.reason is not None
+    assert result.reason.endswith("2 replica groups are left, run.min_groups = 3")
+    assert len(run.aborted[0]) == len(run.aborted[2]) == 1
+
+
+def test_when_nobody_is_left_the_last_cause_is_told(run):
+    run.all_ready()
+    for rank in range(4):
+        run.leave(rank, "failed", message="MemoryError: ", is_of_run=False)
+    result = run.result()
+    assert result.status == "failed"
+    assert str(result.reason).endswith(" failed: MemoryError: , and no replica group is left")
+
+
+def test_a_failure_of_the_run_itself_is_told_once(run):
+    run.all_ready()
+    for rank in range(4):
+        run.leave(rank, "failed", message="it has diverged", is_of_run=True)
+    result = run.result()
+    assert str(result.reason) in [f"rank {rank}: it has diverged" for rank in range(4)]
+    assert events_of(result, "rank_lost") == []
+
+
+def test_a_rank_that_was_not_back_at_the_end_is_no_replica_of_it(run):
+    run.all_ready()
+    for rank in range(4):
+        run.leave(rank, "done", **({**DONE, "steps": 1, "state_hash": "old"} if rank == 0 else DONE))
+    result = run.result()
+    assert (result.status, result.steps) == ("finished", 3)
+    assert set(result.replica_hashes) == {"east-1", "west-0", "west-1"}
+    assert [event.cause for event in events_of(result, "rank_lost")] == ["was not back at the end"]
 
 
 def test_a_stop_reaches_all_ranks_and_interrupts_the_run(run):

@@ -262,6 +262,14 @@ class Formation:
         self._is_over = True
         self._drop_lane(reason)
 
+    def interrupt(self, reason: str) -> None:
+        """Has whatever is under way fail at once, and nothing follow. From any thread."""
+        self._is_over = True
+        with self._lock:
+            lane = self._lane
+        if lane is not None:
+            lane.abort(reason)
+
     def finish(self) -> None:
         """Ends the lane after all that was sent has arrived."""
         self._is_over = True
@@ -394,6 +402,7 @@ class Formation:
                 is_same_step = error.step == self._state.committed + 1 and not error.was_evicted
                 if is_same_step and self._runner.is_prepared:
                     self._runner.commit_prepared()
+                self._link.has_run_ended = True
                 self._end(str(error))
             except MembershipClosed as error:
                 self._end(str(error))

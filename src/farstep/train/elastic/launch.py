@@ -94,9 +94,10 @@ class LocalJob:
         Raises:
             RunFailed: it did not come up.
         """
+        self._let_go_of_coordinator()
         self.address_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "farstep", "coordinator", "--insecure", "--port", "0"]
-        command += ["--announce", str(self.address_file), "--out", str(self.folder)]
+        command += ["--announce", str(self.address_file), "--out", str(self.folder), "--end-with-input"]
         for name, value in self._config.items():
             option = f"--{name.replace('_', '-')}"
             command += ([option] if value else []) if isinstance(value, bool) else [option, str(value)]
@@ -112,6 +113,11 @@ class LocalJob:
         assert self.coordinator is not None, "the coordinator was started"
         self.coordinator.kill()
         self.coordinator.wait()
+
+    def _let_go_of_coordinator(self) -> None:
+        """Closes the input that keeps the coordinator there."""
+        if self.coordinator is not None and self.coordinator.stdin is not None:
+            self.coordinator.stdin.close()
 
     # -- members --------------------------------------------------------------------------------------
 
@@ -176,6 +182,7 @@ class LocalJob:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        self._let_go_of_coordinator()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -202,9 +209,11 @@ class LocalJob:
             )
             threading.Thread(target=self._copy, args=(process, name), daemon=True).start()
             return process
+        # The coordinator ends with its input, so that it does not outlive this process, however that ends.
+        given = subprocess.PIPE if name == "coordinator" else subprocess.DEVNULL
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                command, stdin=given, stdout=log, stderr=log, env=env, start_new_session=True
             )
 
     def _copy(self, process: subprocess.Popen[bytes], name: str) -> None:

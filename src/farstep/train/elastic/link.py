@@ -20,6 +20,7 @@ class MembershipLink:
 
     Attributes:
         membership: in use.
+        has_run_ended: the run has ended, for everybody.
     """
 
     def __init__(self, info: MemberInfo, connect: Callable[[MemberInfo], Any]) -> None:
@@ -27,6 +28,7 @@ class MembershipLink:
         self._leave_reason: str | None = None
         self._leave_began_s = 0.0
         self._is_closed = False
+        self.has_run_ended = False
         self.membership: Any = connect(info)
 
     @property

@@ -25,6 +25,7 @@ from farstep.train.errors import ConfigError, RunFailed
 from farstep.train.place import Place
 
 if TYPE_CHECKING:
+    from farstep.membership import Generation
     from farstep.train.checkpoint.memory import PeerMemory
     from farstep.train.run import Run
 
@@ -173,6 +174,11 @@ class Trainer:
     def place(self) -> Place | None:
         """Seat, number of seats and generation; None without a seat."""
         return self._formation.place() if self._formation.lane is not None else None
+
+    @property
+    def generation(self) -> Generation | None:
+        """The membership in force; None without a seat."""
+        return self._formation.lane.generation if self._formation.lane is not None else None
 
     # -- the step -------------------------------------------------------------------------------------
 
@@ -429,6 +435,10 @@ class Trainer:
     def give_up(self, reason: str) -> None:
         """Breaks off whatever is under way; called by the run."""
         self._formation.give_up(reason)
+
+    def interrupt(self, reason: str) -> None:
+        """Has the step under way fail, from any thread; called by the run."""
+        self._formation.interrupt(reason)
 
     def close(self) -> None:
         """Ends this member's part; called by the run."""
