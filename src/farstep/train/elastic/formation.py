@@ -265,9 +265,7 @@ class Formation:
     def interrupt(self, reason: str) -> None:
         """Has whatever is under way fail at once, and nothing follow. From any thread."""
         self._is_over = True
-        with self._lock:
-            lane = self._lane
-        if lane is not None:
+        if (lane := self._lane) is not None:
             lane.abort(reason)
 
     def finish(self) -> None:
