@@ -293,7 +293,7 @@ def test_paths_of_their_own_replace_the_equal_ones_and_read_back():
             PATHS.replace("plane = 1", "plane = 2"),
             r"run\.toml: paths: no path of plane 1 joins east and west; planes",
         ),
-        (PATHS.replace("south", "north"), r"run\.toml: .*'north' is used twice"),
+        (PATHS.replace("south", "north"), r'run\.toml: .*"north" is used twice'),
         (PATHS.replace("rate_mbps", "rate_mbp"), r"run\.toml: paths\[0\].*rate_mbp"),
     ],
 )
