@@ -16,6 +16,9 @@ __all__ = ["judge", "left_behind"]
 NOISE_FACTOR = 4.0
 """A curve within so many standard deviations of undisturbed ones does not differ from them."""
 
+LOSS_TOLERANCE = 0.005
+"""Nor does one within this part of their loss: three of them tell little about how far a fourth would be off."""
+
 TRACE = "Traceback (most recent call last)"
 
 
@@ -34,9 +37,11 @@ def judge(arena: Stage, calm: Sequence[Sequence[float]]) -> tuple[list[str], str
     problems = list(history.problems[:20])
     problems += verdict.check_samples(lines, history.commits, SAMPLES)[:20]
     if calm:
-        distance, spread = verdict.loss_deviation(history.commits, calm)
-        if distance > NOISE_FACTOR * spread:
-            problems.append(f"the loss is {distance:.4g} off undisturbed runs, which spread by {spread:.4g}")
+        distance, spread, loss = verdict.loss_deviation(history.commits, calm)
+        if distance > max(NOISE_FACTOR * spread, LOSS_TOLERANCE * loss):
+            problems.append(
+                f"the loss is {distance:.4g} off that of undisturbed runs, {loss:.4g}, which spread by {spread:.4g}"
+            )
         ends = {line["name"]: line for line in lines if line["kind"] == "end"}
         seats = [line for line in ends.values() if line["committed"] == len(history.commits)]
         if len(seats) < 4 or len({line["digest"] for line in seats}) != 1:

@@ -89,22 +89,23 @@ def check_samples(lines: Iterable[Line], commits: Sequence[Line], num_samples: i
 
 def loss_deviation(
     commits: Sequence[Line], calm: Sequence[Sequence[float]], *, parts: int = 4
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Compares the loss curve with undisturbed ones that differ by their seed.
 
     Returns:
-        Largest distance of a part's mean loss from the mean of the calm runs, and the largest spread (standard
-        deviation) of the calm runs in a part.
+        Largest distance of a part's mean loss from the mean of the calm runs, the largest spread (standard
+        deviation) of the calm runs in a part, and their least mean loss in a part.
     """
     losses = [float.fromhex(commit["loss"]) for commit in commits]
     size = len(losses) // parts
-    distances, spreads = [], []
+    distances, spreads, levels = [], [], []
     for part in range(parts):
         span = slice(part * size, (part + 1) * size)
         means = [statistics.fmean(curve[span]) for curve in calm]
         distances.append(abs(statistics.fmean(losses[span]) - statistics.fmean(means)))
         spreads.append(statistics.stdev(means))
-    return max(distances), max(spreads)
+        levels.append(statistics.fmean(means))
+    return max(distances), max(spreads), min(levels)
 
 
 def stall_after(history: History, at_s: float, until_s: float) -> float:
