@@ -103,6 +103,7 @@ class Healing:
         self._is_ready = False
         self._pulling: ImagePull | None = None
         self._doze: _Doze | None = None
+        self._is_awaited = False
         self._doze_s = self.settings.doze_s
         self._effort = _Effort()
         self._is_closed = threading.Event()
@@ -271,7 +272,13 @@ class Healing:
                 self._doze = None
                 return False  # so far behind that the whole state is quicker, and all wait for it
             self._has_state = True  # whatever it is, gradients may lead on from it
-            self.follow(is_done)
+            self._is_awaited = True
+            if self._feed is not None:
+                self._feed.hold(None)
+            try:
+                self.follow(is_done)
+            finally:
+                self._is_awaited = False
         return self._adapter.committed == step
 
     def wake(self) -> None:
@@ -421,10 +428,14 @@ class Healing:
         if not self._is_ready and feed.has_newest:
             self._be_ready()
             self._effort.rest_at_s = time.monotonic() + REST_AFTER_S
-        elif self.settings.follow_slowdown is not None and time.monotonic() > self._effort.rest_at_s:
+        elif self._may_rest():
             feed.hold(REST_STEPS)
             self._effort.rest_after_s = min(2 * self._effort.rest_after_s, REST_AFTER_MAX_S)
             self._effort.rest_at_s = time.monotonic() + self._effort.rest_after_s
+
+    def _may_rest(self) -> bool:
+        is_bounded = self.settings.follow_slowdown is not None
+        return is_bounded and not self._is_awaited and time.monotonic() > self._effort.rest_at_s
 
     def _be_ready(self) -> None:
         self._is_ready = True
@@ -436,7 +447,7 @@ class Healing:
     def _is_too_dear(self, crew: Crew, feed: GradientFeed) -> bool:
         """Whether to follow every step slows the others down for too long, or leads nowhere."""
         bound = self.settings.follow_slowdown
-        if bound is None:
+        if bound is None or self._is_awaited:  # whom all wait for slows nobody's steps
             return False
         effort, now_s, lag = self._effort, time.monotonic(), feed.lag_steps
         with crew.changed:

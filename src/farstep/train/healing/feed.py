@@ -81,10 +81,14 @@ class GradientFeed:
             self._held_until = 0
             self._crew.need = step
 
-    def hold(self, steps: int) -> None:
-        """Asks for nothing more until the sources are so many steps ahead of what was asked for already."""
+    def hold(self, steps: int | None) -> None:
+        """Asks for nothing more until the sources are so many steps ahead of what was asked for already.
+
+        None: asks again at once.
+        """
         with self._changed:
-            self._held_until = self._next + self._crew.settings.gradients_in_flight + steps
+            ahead = self._crew.settings.gradients_in_flight
+            self._held_until = self._next + ahead + steps if steps is not None else 0
 
     @property
     def lag_steps(self) -> int:

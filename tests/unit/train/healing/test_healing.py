@@ -446,3 +446,26 @@ def test_a_gradient_tells_how_far_its_source_is() -> None:
         assert crew is not None
         with crew.changed:
             assert crew.newest() > start + 15
+
+
+def test_whom_all_wait_for_neither_dozes_nor_rests(
+    quick_to_doze: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 1e6)
+    with Fleet(2, settings=replace(DOZING, doze_s=1e6)) as fleet:
+        cost(fleet, 400)
+        spare = fleet.join("s-0")
+        spare.wait_ready()
+        spare.finish()
+        feed = spare.healing._feed
+        assert feed is not None
+        feed.hold(10**6)
+        start = fleet.committed
+        wait_until(lambda: fleet.committed > start + 20)
+        monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 0.0)
+        monkeypatch.setattr(spare.healing._effort, "rest_at_s", 0.0)
+        with fleet.paused():
+            target = fleet.committed
+            assert spare.healing.catch_up(target, timeout_s=WAIT_S)
+            assert spare.adapter.digest() == digest_after(target)
+        assert "heal_dozing" not in spare.membership.kinds()
