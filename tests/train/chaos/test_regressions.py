@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from farstep.membership import Generation, MemberInfo
 from farstep.membership.records import Ballot
-from farstep.train.elastic.formation import _suspects
+from farstep.train.elastic.blame import suspects_of
 from farstep.train.elastic.trainer import Trainer
 from farstep.train.healing import Healing, state_digest
 from farstep.train.run import Run
@@ -27,7 +27,7 @@ def test_an_error_that_is_its_own_cause_is_searched_once() -> None:
     error = RuntimeError("timed out waiting for rank 1")
     error.__cause__ = error
     members = generation("a-0", "b-0")
-    assert _suspects(error, members, members.seats[0].member_id) == [members.seats[1].member_id]
+    assert suspects_of(error, members, members.seats[0].member_id) == [members.seats[1].member_id]
 
 
 def test_a_spare_that_was_never_dealt_anything_takes_part_in_a_step_of_before() -> None:

@@ -60,15 +60,7 @@ def main() -> None:
 
     def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
         time.sleep(compute_s)
-        if run.name == os.environ.get("TEST_FAIL_GROUP") and trainer.committed == int(
-            os.environ["TEST_FAIL_STEP"]
-        ):
-            raise ZeroDivisionError("a mistake in the loss")
-        if run.name == os.environ.get("TEST_STUCK_GROUP") and trainer.committed >= int(
-            os.environ["TEST_STUCK_STEP"]
-        ):
-            say(stuck=trainer.committed)
-            time.sleep(1e6)
+        hurt(run.name, trainer.committed)
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     for batch in run.shard(data, batch_size=48, steps=steps):
@@ -95,6 +87,15 @@ def main() -> None:
         rate=optimizer.param_groups[0]["lr"],
     )
     run.close()
+
+
+def hurt(name: str, step: int) -> None:
+    """Does to a member what the test wants done to it."""
+    if name == os.environ.get("TEST_FAIL_GROUP") and step == int(os.environ["TEST_FAIL_STEP"]):
+        raise ZeroDivisionError("a mistake in the loss")
+    if name == os.environ.get("TEST_STUCK_GROUP") and step >= int(os.environ["TEST_STUCK_STEP"]):
+        say(stuck=step)
+        time.sleep(1e6)
 
 
 def say(**values: object) -> None:

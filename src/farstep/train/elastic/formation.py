@@ -7,10 +7,9 @@ it waits for, and goes on when there is one.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from farstep.collectives.transport import Endpoint
-from farstep.engine import EngineError, WaitTimeout
+from farstep.engine import EngineError
 from farstep.membership import (
     Evicted,
     Generation,
@@ -28,6 +27,7 @@ from farstep.membership import (
     RunEnded,
 )
 from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
+from farstep.train.elastic.blame import is_late, suspects_of
 from farstep.train.elastic.lane import Lane
 from farstep.train.elastic.recall import Recall
 from farstep.train.elastic.seams import HealingPort, RunOver, Thresholds
@@ -50,8 +50,6 @@ WAIT_SLICE_S = 0.1
 LEAVE_OUTSIDE_S = 0.3
 """A member that is in no generation is missed by nobody: it goes as soon as the coordinator has had time to hear that
 it does, and so will not give it a seat."""
-
-STEP_WORDS = re.compile(r"\brank ?(\d+)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +231,8 @@ class Formation:
         assert lane is not None, "a step runs on a lane"
         number = lane.generation.number
         if cause.is_own_finding and self._newest <= number:
-            suspects = _suspects(cause, lane.generation, self.membership.member.member_id)
-            self.membership.report_failure(number, suspects, str(cause)[:500], late=_is_late(cause))
+            suspects = suspects_of(cause, lane.generation, self.membership.member.member_id)
+            self.membership.report_failure(number, suspects, str(cause)[:500], late=is_late(cause))
         self._drop_lane(str(cause))
         self.membership.event(
             "step_failed", step=self._state.committed, generation=number, cause=str(cause)[:300]
@@ -313,9 +311,9 @@ class Formation:
             except EngineError as error:
                 logger.info("generation %d did not come about: %s", generation.number, error)
                 if lane.broken_because is None:
-                    suspects = _suspects(error, generation, self.membership.member.member_id)
+                    suspects = suspects_of(error, generation, self.membership.member.member_id)
                     self.membership.report_failure(
-                        generation.number, suspects, str(error)[:500], late=_is_late(error)
+                        generation.number, suspects, str(error)[:500], late=is_late(error)
                     )
                 self._drop_lane(str(error))
                 continue
@@ -571,29 +569,3 @@ def _is_same_seat(old: Generation | None, new: Generation, own_id: str) -> bool:
     if old is None or len(old.seats) != len(new.seats):
         return False
     return old.seat_of(own_id) == new.seat_of(own_id)
-
-
-def _suspects(error: BaseException, generation: Generation, own_id: str) -> list[str]:
-    """Members that an error and its causes name; lanes call them by their seats."""
-    found: list[str] = []
-    for link in _causes(error):
-        for match in STEP_WORDS.finditer(f"{getattr(link, 'peer', '')} {link}"):
-            seat = int(match.group(1))
-            if seat < len(generation.seats):
-                found.append(generation.seats[seat].member_id)
-    return [member_id for member_id in dict.fromkeys(found) if member_id != own_id]
-
-
-def _is_late(error: BaseException) -> bool:
-    """Whether nothing has failed, but somebody's part did not come in time."""
-    return any(isinstance(link, WaitTimeout) for link in _causes(error))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error and what led to it."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__
