@@ -240,9 +240,9 @@ public:
             });
         }
         if (interrupted) throw nb::python_error();
-        engine_->settle();
         return static_cast<int>(status);
     }
+    void settle() { engine_->settle(); }
 
     nb::dict task_columns() const {
         const auto& o = engine_->outcomes();
@@ -406,7 +406,10 @@ void bind_sim(nb::module_& m) {
              "Columns of routes that take effect then, for transports that depend on routing.")
         .def("run", &PyPacketEngine::run, "until_ns"_a, "max_wall_s"_a, "stall_ns"_a,
              "Goes on until a limit is met. 0 finished, 1 until_ns, 2 max_wall_s, 3 cancelled, 4 stalled. "
-             "Without the interpreter lock.")
+             "Without the interpreter lock. May be called again to go on.")
+        .def("settle", &PyPacketEngine::settle,
+             "Closes the books: counters of flows that are not done, and the last interval of the series. Once, before "
+             "results are read: how often a run was looked at in between must not show in them.")
         .def("trace", &PyPacketEngine::trace, "tasks"_a, "Tells of every packet of these flows' connections; before the run.")
         .def("trace_columns", &PyPacketEngine::trace_columns, "A row for each packet that was followed.")
         .def("connection_of", [](const PyPacketEngine& e, uint32_t task) { return e.connection_of(task); }, "task"_a)

@@ -341,6 +341,7 @@ class PacketSimulator:
             "wall_s": time.perf_counter() - built_s,
             "cpu_s": time.process_time() - cpu_s,
         }
+        engine.settle()
         result = self._result(engine, tasks, seed, status, times)
         if len(followed):
             ends = (result.start_ns, result.finish_ns)

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from farstep import sim
@@ -105,3 +106,19 @@ def test_table_files_frame_and_report_agree(tmp_path):
     }
     for label, name in rows.items():
         assert f"{label}{sums[name]:,}" in page.text, label
+
+
+def test_how_often_a_run_is_looked_at_does_not_show(monkeypatch):
+    # Progress is told every so often of real time; series must not have a row for each time.
+    monkeypatch.setattr("farstep.sim.packet._SLICE_S", 0.001)
+    fabric = sim.fabric("clos", nics=32, planes=2, radix=8)
+    looks = []
+    looked_at = sim.simulate(
+        fabric, sim.permutation(size_bytes=10_000_000), sample_interval_us=5, on_progress=looks.append
+    )
+    alone = sim.simulate(fabric, sim.permutation(size_bytes=10_000_000), sample_interval_us=5)
+    assert len(looks) > 1
+    assert len(looked_at.series["time_ns"]) == len(alone.series["time_ns"])
+    for name, column in alone.series.items():
+        assert np.array_equal(looked_at.series[name], column), name
+    assert np.array_equal(looked_at.finish_ns, alone.finish_ns)
