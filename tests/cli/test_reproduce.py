@@ -17,7 +17,7 @@ def test_a_row_is_printed_with_what_was_published_and_its_verdict() -> None:
     assert done.returncode == 0, done.stderr
     assert "6.54" in done.stdout
     assert "1 met, 1 not reproducible" in done.stdout
-    assert "Q9: Write latency" in done.stderr
+    assert "1 of 2: Q9, Write latency" in done.stderr
 
 
 def test_json_has_every_value_and_out_a_page(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_sweep_goes_on_where_it_was(folder):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("--seeds", "x"), "error: --seeds 'x': write numbers"),
+        (("--seeds", "x"), 'error: --seeds "x": write numbers'),
         (("--set", "transport.evs=0,1"), "error: s.toml: transport.evs = 0: must be greater"),
         (("--set", "nothing=1"), "error: nothing: is no key of a scenario"),
         (("-j", "0"), "error: -j 0: at least 1 process is needed"),
@@ -195,7 +195,9 @@ def test_a_run_that_takes_too_long_keeps_what_it_has(folder):
     limits = ("--set", "workload.size_bytes=2_000_000_000", "--set", "run.max_wall_s=0.5")
     done = farstep("simulate", "s.toml", "--level", "packet", *limits, "--out", "kept", cwd=folder)
     assert done.returncode == 3
-    assert re.search(r"^error: ended after 0\.\d s at .* tasks are unfinished: ", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^error: mrc: ended after 0\.\d s at .* tasks are unfinished: ", done.stderr, re.MULTILINE
+    )
     assert re.search(r"^ tasks unfinished +8$", done.stdout, re.MULTILINE)
     assert SimResult.load(folder / "kept").counters["delivered"] > 0
 
@@ -229,3 +231,16 @@ def test_a_report_is_written_though_the_results_cannot_be(folder):
     assert "error: out: cannot be written: " in done.stderr
     assert "the report is report.html" in done.stderr
     assert (folder / "report.html").stat().st_size > 100_000
+
+
+def test_a_comparison_says_which_transport_left_what_unfinished(folder):
+    # A NIC that is cut off: nobody gets there, and each transport says so by its name.
+    (folder / "s.toml").write_text(SMALL + '[[faults]]\nkind = "nic_down"\nnic = 3\nat_us = 1\n')
+    done = farstep("simulate", "s.toml", "--level", "packet", "--compare", "mrc,roce", "-q", cwd=folder)
+    assert done.returncode == 3
+    last = done.stderr.splitlines()[-1]
+    mrc, roce = last.removeprefix("error: mrc: ").split("; roce: ")
+    for told in (mrc, roce):
+        assert re.search(
+            r"tasks are unfinished: task \d+: flow of \d+ bytes from NIC 3 to NIC \d+ (waits|failed) ", told
+        )

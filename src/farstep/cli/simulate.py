@@ -12,6 +12,7 @@ from farstep.cli.errors import INTERRUPTED, LOCAL, REMOTE, USAGE, CommandError
 
 if TYPE_CHECKING:
     from farstep.sim.result import SimResult
+    from farstep.sim.run import SimulationStalled
     from farstep.sim.scenario import Scenario
 
 __all__ = ["simulate"]
@@ -54,6 +55,7 @@ def simulate(
     Prints times of flows and steps, goodput, losses, the balance of the planes and the busiest
     link. The same seed gives the same result, so --story and --report follow the packets of the
     slowest flow in a second run, where the first was quick; --trace slowest does so in any case.
+    Ends with status 3 if a transport leaves tasks unfinished because nothing happens any more.
     """
     from farstep.fabric.errors import ConfigError
     from farstep.sim.scenario import dump_toml, load_scenario
@@ -86,9 +88,7 @@ def simulate(
         _print(results, as_json=as_json, with_story=story)
         _keep(results, out, report)
     if stuck:
-        raise CommandError(
-            stuck[0] if len(names) == 1 else "not every transport came to an end", status=REMOTE
-        )
+        raise CommandError(_left_unfinished(stuck), status=REMOTE)
 
 
 def _followed(text: str | None) -> str | list[int] | None:
@@ -162,18 +162,18 @@ def _transports(compare: str | None, scenario: "Scenario") -> list[str]:
 
 def _run(
     scenario: "Scenario", names: list[str], *, is_quiet: bool
-) -> "tuple[dict[str, SimResult], list[str]]":
-    """Results, of transports that got stuck as far as they came, and what those waited for."""
+) -> "tuple[dict[str, SimResult], dict[str, SimulationStalled]]":
+    """Results, of transports that got stuck as far as they came, and those."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from farstep.sim.run import Progress as Step
-    from farstep.sim.run import SimulationStalled, compare
+    from farstep.sim.run import compare
 
-    stuck: list[str] = []
+    stuck: dict[str, "SimulationStalled"] = {}
 
-    def tell(name: str, stalled: SimulationStalled) -> None:
-        stuck.append(str(stalled))
+    def tell(name: str, stalled: "SimulationStalled") -> None:
+        stuck[name] = stalled
         if len(names) > 1:
             print(f"note: {name}: {stalled}", file=sys.stderr)
 
@@ -195,6 +195,13 @@ def _run(
 
         results = compare(scenario, names, on_progress=show, on_stall=tell)
     return results, stuck
+
+
+def _left_unfinished(stuck: "dict[str, SimulationStalled]") -> str:
+    """Which transports left what unfinished, and what that waits for; of several, the first of it."""
+    if len(stuck) == 1:
+        return "".join(f"{name}: {stalled}" for name, stalled in stuck.items())
+    return "; ".join(f"{name}: {str(stalled).partition('; ')[0]}" for name, stalled in stuck.items())
 
 
 def _print(results: "dict[str, SimResult]", *, as_json: bool, with_story: bool) -> None:

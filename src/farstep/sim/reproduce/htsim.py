@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farstep.fabric.topology import Topology, load_topology
+from farstep.sim.reproduce.progress import announced
 from farstep.sim.reproduce.record import Effort, Finding, Measure, Verdict
 from farstep.sim.reproduce.runs import run, streams
 from farstep.sim.result import SimResult
@@ -132,6 +133,16 @@ class Case:
 _PERM, _BIG, _INCAST, _ALL, _RING = (
     "perm_128_2MB", "perm_1024_2MB", "incast_128_32to1_1MB", "a2a_128_par8_100KB", "ring_128_g128_100KB",
 )  # fmt: skip
+
+_MATRIX_MB: Mapping[str, int] = {
+    _PERM: 256,
+    _BIG: 2_048,
+    _INCAST: 64,
+    _ALL: 1_626,
+    _RING: 3_251,
+    "ring_1024_g64_100KB": 12_902,
+}
+"""What a matrix sends, on which depends how long it takes; the incast's packets are sent twice."""
 
 CASES: tuple[Case, ...] = (
     Case(id="x_two_to_one", matrix="two_to_one_128_2MB"),
@@ -499,6 +510,12 @@ def _median_of(finding: Finding, name: str) -> float:
     return next(m.median for m in finding.measures if m.name == name)
 
 
+def _cost(case: Case, effort: Effort) -> float:
+    """How long a case takes, against the others: by the bytes of its matrix."""
+    runs = min(effort.seeds if not effort.is_quick else 2, case.seeds_max)
+    return runs * _MATRIX_MB.get(case.matrix, 1) * (2 if case.with_mrc else 1)
+
+
 def compare_all(
     folder: Path,
     effort: Effort,
@@ -516,11 +533,12 @@ def compare_all(
         told: is told what comes next.
         keep: takes times for plots.
     """
+    wanted = [case for case in CASES if (case.id in only if only else not (case.is_slow and effort.is_quick))]
+    if told is not None and not only:
+        told("closed forms")
     findings = [] if only else closed_forms(folder)
-    for case in CASES:
-        if case.id not in only if only else case.is_slow and effort.is_quick:
-            continue
-        if told is not None:
-            told(f"{_what(case)}, {case.label}")
+    for case in announced(
+        wanted, told, lambda case: f"{_what(case)}, {case.label}", lambda case: _cost(case, effort)
+    ):
         findings += compare_case(folder, case, effort, keep)
     return findings + _order({finding.id: finding for finding in findings})

@@ -8,6 +8,7 @@ from farstep.sim.reproduce.mrc_collectives import COLLECTIVE_EXPERIMENTS
 from farstep.sim.reproduce.mrc_incast import INCAST_EXPERIMENTS
 from farstep.sim.reproduce.mrc_points import POINT_EXPERIMENTS
 from farstep.sim.reproduce.mrc_production import PRODUCTION_EXPERIMENTS
+from farstep.sim.reproduce.progress import announced
 from farstep.sim.reproduce.record import Effort, Experiment, Finding
 
 __all__ = ["EXPERIMENTS", "HEAD", "reproduce"]
@@ -48,9 +49,7 @@ def reproduce(
         effort: how many seeds.
         told: is told what comes next.
     """
-    findings = []
-    for id_ in ids:
-        if told is not None:
-            told(f"{id_}: {EXPERIMENTS[id_].title}")
-        findings.append(EXPERIMENTS[id_].finding(id_, effort))
-    return findings
+    return [
+        EXPERIMENTS[id_].finding(id_, effort)
+        for id_ in announced(ids, told, lambda id_: f"{id_}, {EXPERIMENTS[id_].title}")
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farstep.sim.reproduce.progress import announced
 from farstep.sim.reproduce.question_runs import RUNS
 from farstep.sim.reproduce.record import Effort, Finding, Verdict, plain_number
 
@@ -315,10 +316,8 @@ def answer(
         told: is told what comes next.
     """
     findings = []
-    for letter in letters:
+    for letter in announced(letters, told, lambda letter: f"({letter}) {QUESTIONS[letter].title}"):
         question = QUESTIONS[letter]
-        if told is not None:
-            told(f"({letter}) {question.title}")
         found = RUNS[letter](effort)
         if folder is not None:
             for name, plot in found.plots.items():
