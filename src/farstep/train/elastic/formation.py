@@ -234,6 +234,7 @@ class Formation:
             suspects = suspects_of(cause, lane.generation, self.membership.member.member_id)
             self.membership.report_failure(number, suspects, str(cause)[:500], late=is_late(cause))
         self._drop_lane(str(cause))
+        self._state.settle()
         self.membership.event(
             "step_failed", step=self._state.committed, generation=number, cause=str(cause)[:300]
         )

@@ -4,6 +4,9 @@ The gradient of an ordinary parameter is a view into a bucket, so nothing is cop
 the network reads. Parameters that cannot be viewed that way (shards of FSDP2, tensors on an accelerator) are copied
 in after backward and out after the reduction. Buckets are handed on strictly in one order, from the last layer to the
 first, whatever the timing was, so that all members reduce the same bytes in the same order.
+
+A parameter that took no part in a step on any replica group has no gradient at all, rather than one of zeros: an
+optimizer leaves it alone. Which ones these are travels at the front of the last bucket, when all others are known.
 """
 
 from __future__ import annotations
@@ -50,6 +53,10 @@ class _Slot:
     """Whether `parameter.grad` is the view itself, rather than copied into it and out of it."""
     num_copies: int
     """Ranks of this replica group that hold the same part."""
+    number: int
+    """Position among all parameters."""
+    has_gradient: bool = False
+    """Whether backward has reached the parameter in this attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +101,25 @@ class FlatGradients:
             groups.insert(0, [])  # the reserved numbers need a bucket of their own
         self._slots: list[list[_Slot]] = []
         buckets = []
+        count = 0
         for index, group in enumerate(groups):
-            bucket, slots = _make_bucket(index, group, num_extra if index == 0 else 0)
+            num_reserved = num_extra if index == 0 else 0
+            num_reserved += len(order) if index == len(groups) - 1 else 0
+            bucket, slots = _make_bucket(index, group, num_reserved, count)
+            count += len(slots)
             buckets.append(bucket)
             self._slots.append(slots)
         self.buckets: tuple[Bucket, ...] = tuple(buckets)
         self.extra = self.buckets[0].flat[:num_extra]
         """The reserved numbers, a view, float32."""
+        last = self.buckets[-1]
+        self._shares = last.flat[last.num_extra - len(order) : last.num_extra]
+        """By parameter: above 0 if it has a gradient; once reduced, on any replica group."""
         self._waiting = [0] * len(groups)
         self._next = len(groups)
         self._on_full: Callable[[Bucket], None] | None = None
         self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+            slot.parameter.register_post_accumulate_grad_hook(self._hook(index, slot))  # type: ignore[no-untyped-call]
             for index, slots in enumerate(self._slots)
             for slot in slots
             if slot.is_viewed
@@ -128,6 +142,7 @@ class FlatGradients:
             bucket.flat.zero_()
         for slots in self._slots:
             for slot in slots:
+                slot.has_gradient = False
                 if not slot.is_viewed:
                     slot.parameter.grad = None
                 elif slot.parameter.grad is not slot.view:
@@ -147,15 +162,21 @@ class FlatGradients:
                 grad = slot.parameter.grad
                 if grad is not None and grad is not slot.view:
                     slot.view.copy_(local_part(grad).view_as(slot.view))
+                    slot.has_gradient = True
+                elif not slot.has_gradient:  # unless a closure has written to it by itself
+                    slot.has_gradient = bool(slot.view.any())
         self._waiting = [0] * len(self._waiting)
         self._hand_on()
 
     def expose(self) -> None:
-        """Makes what is in the buckets the gradients the optimizer sees."""
+        """Makes what is in the buckets the gradients the optimizer sees; None for who took no part anywhere."""
+        took_part = (self._shares > 0).tolist()
         for slots in self._slots:
             for slot in slots:
                 parameter = slot.parameter
-                if slot.is_viewed:
+                if not took_part[slot.number]:
+                    parameter.grad = None
+                elif slot.is_viewed:
                     if parameter.grad is not slot.view:
                         parameter.grad = slot.view
                 elif isinstance(parameter, DTensor):
@@ -204,8 +225,12 @@ class FlatGradients:
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
+    def _hook(self, index: int, slot: _Slot) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
+            slot.has_gradient = True
+            grad = parameter.grad
+            if grad is not None and grad is not slot.view:  # somebody has taken the view away
+                slot.view.copy_(grad)
             if self._on_full is not None:
                 self._waiting[index] -= 1
                 self._hand_on()
@@ -218,6 +243,9 @@ class FlatGradients:
         while self._next < len(self.buckets) and self._waiting[self._next] == 0:
             bucket = self.buckets[self._next]
             self._next += 1
+            if self._next == len(self.buckets):
+                has = [float(slot.has_gradient) for slots in self._slots for slot in slots]
+                self._shares.copy_(torch.tensor(has))
             on_full(bucket)
 
 
@@ -246,17 +274,19 @@ def _group(order: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[nn.Par
     return groups
 
 
-def _make_bucket(index: int, parameters: list[nn.Parameter], num_extra: int) -> tuple[Bucket, list[_Slot]]:
+def _make_bucket(
+    index: int, parameters: list[nn.Parameter], num_extra: int, first: int
+) -> tuple[Bucket, list[_Slot]]:
     dtype = parameters[0].dtype if parameters else torch.float32
     sizes = [local_part(parameter).numel() for parameter in parameters]
     flat, raw = _page_aligned(num_extra + sum(sizes), dtype)
-    slots = []
+    slots: list[_Slot] = []
     start = num_extra
     for parameter, size in zip(parameters, sizes, strict=True):
         local = local_part(parameter)
         view = flat[start : start + size].view(local.shape)
         is_viewed = local is parameter and local.device.type == "cpu" and local.layout is torch.strided
-        slots.append(_Slot(parameter, view, is_viewed, _num_copies(parameter)))
+        slots.append(_Slot(parameter, view, is_viewed, _num_copies(parameter), first + len(slots)))
         start += size
     vector = Vector(raw, _ELEMENT_TYPES[dtype])
     return Bucket(index=index, flat=flat, vector=vector, num_extra=num_extra), slots

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from farstep.train.elastic.gradients import FlatGradients, local_part
 from farstep.train.elastic.options import Synchronous
 from farstep.train.elastic.seams import DataSource, StepMeta
+from farstep.train.elastic.statistics import Statistics
 from farstep.train.errors import ConfigError
 
 __all__ = ["LOSS_INDEX", "NUM_EXTRA_FIXED", "ReplicaState"]
@@ -84,21 +85,14 @@ class ReplicaState:
         self._clip_norm = clip_norm
         self._seed = seed
         self._data_state: Mapping[str, Any] | None = None
-        self._running = _running_statistics(model)
-        self._counters = [
-            buffer
-            for module in model.modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
-            for buffer in [module.num_batches_tracked]
-            if buffer is not None
-        ]
-        num_extra = NUM_EXTRA_FIXED + sum(buffer.numel() for buffer in self._running)
+        self._is_open = False
+        self._statistics = Statistics(model)
+        num_extra = NUM_EXTRA_FIXED + self._statistics.num_numbers
         self.gradients = FlatGradients(
             [p for group in optimizer.param_groups for p in group["params"]],
             bucket_bytes=policy.bucket_bytes,
             num_extra=num_extra,
         )
-        self._before = [buffer.clone() for buffer in [*self._running, *self._counters]]
 
     @property
     def flats(self) -> Sequence[Tensor]:
@@ -114,23 +108,28 @@ class ReplicaState:
 
     # -- one step -------------------------------------------------------------------------------------
 
-    def begin_attempt(self, seat: int, *, is_retry: bool) -> None:
+    def begin_attempt(self, seat: int) -> None:
         """Prepares an attempt at the next step: every attempt for a seat starts from the same random state."""
         seed_everything(self._seed, self.committed, seat)
-        if is_retry:
-            self._return_statistics()
-        else:
-            self._keep_statistics()
+        self.settle()
+        self._statistics.keep()
+        self._is_open = True
         self.gradients.begin()
 
     def put_extra(self, loss: float) -> None:
         """Writes what is reduced along with the gradient; before the first bucket is handed on."""
-        extra = self.gradients.extra
-        extra[LOSS_INDEX] = loss
-        start = NUM_EXTRA_FIXED
-        for buffer in self._running:
-            extra[start : start + buffer.numel()] = buffer.reshape(-1)
-            start += buffer.numel()
+        self.gradients.extra[LOSS_INDEX] = loss
+        self._statistics.write(self.gradients.extra[NUM_EXTRA_FIXED:])
+
+    def settle(self) -> None:
+        """Undoes what an attempt that was not committed has left in the model's buffers.
+
+        The gradient stays in the buckets, so that the step can still be committed. Everything that looks at the state
+        or gives it away comes by here, so that nobody sees half a step.
+        """
+        if self._is_open:
+            self._is_open = False
+            self._statistics.put_back()
 
     def apply(self, meta: StepMeta) -> None:
         """Commits the next step with the reduced gradient that is in the buckets.
@@ -139,6 +138,7 @@ class ReplicaState:
         """
         if meta.step != self.committed:
             raise AssertionError(f"step {meta.step} cannot follow {self.committed} committed steps")
+        self.settle()
         samples = sum(meta.counts)
         if self.reference_samples == 0:
             self.reference_samples = samples
@@ -146,7 +146,6 @@ class ReplicaState:
             self._apply_gradient(meta.norm, self.policy.lr_factor(samples, self.reference_samples))
             self.refused_in_a_row = 0
         else:
-            self._return_statistics()
             self.refused_in_a_row += 1
         self.loss = meta.loss
         self.last_norm = meta.norm
@@ -154,10 +153,7 @@ class ReplicaState:
         self.committed += 1
 
     def _apply_gradient(self, norm: float, lr_factor: float) -> None:
-        start = NUM_EXTRA_FIXED
-        for buffer in self._running:
-            buffer.copy_(self.gradients.extra[start : start + buffer.numel()].view_as(buffer))
-            start += buffer.numel()
+        self._statistics.read(self.gradients.extra[NUM_EXTRA_FIXED:])
         if self._clip_norm is not None and norm > self._clip_norm:
             self.gradients.scale(self._clip_norm / norm)
         self.gradients.expose()
@@ -178,26 +174,15 @@ class ReplicaState:
         record = meta if isinstance(meta, StepMeta) else StepMeta.from_json(meta)
         if record.is_applied:
             self.gradients.load(flats)
-            for counter in self._counters:
-                counter += 1
-        else:
-            self._keep_statistics()
         if self.data is not None and record.data:
             self.data.replay(record.data)
         self.apply(record)
-
-    def _keep_statistics(self) -> None:
-        for buffer, before in zip([*self._running, *self._counters], self._before, strict=True):
-            before.copy_(buffer)
-
-    def _return_statistics(self) -> None:
-        for buffer, before in zip([*self._running, *self._counters], self._before, strict=True):
-            buffer.copy_(before)
 
     # -- the whole state ------------------------------------------------------------------------------
 
     def capture(self) -> dict[str, Any]:
         """Returns the state as nested dicts and lists of tensors and plain values; tensors are not copied."""
+        self.settle()
         return {
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
@@ -259,15 +244,6 @@ def seed_everything(seed: int, step: int, seat: int) -> None:
         torch.cuda.manual_seed_all(mixed & 0x7FFFFFFFFFFFFFFF)
     random.seed(mixed)
     np.random.seed(mixed & 0xFFFFFFFF)
-
-
-def _running_statistics(model: nn.Module) -> list[Tensor]:
-    """Statistics that forward changes from the samples it sees; replicas stay equal only if these are averaged."""
-    found = []
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
-            found += [module.running_mean, module.running_var]
-    return [buffer for buffer in found if buffer is not None]
 
 
 def _restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:

@@ -127,7 +127,6 @@ class StepRunner:
             Exception: what a closure raised.
         """
         state = self._state
-        is_retry = self._attempt_generation != 0
         counts = state.data.counts() if state.data is not None else (1,) * lane.num_seats
         if len(counts) != lane.num_seats:
             raise AssertionError(f"a step dealt to {len(counts)} seats cannot run on {lane.num_seats}")
@@ -135,11 +134,12 @@ class StepRunner:
         self._attempt_generation = lane.generation.number
         self._is_prepared = False
         self.waited_ns = 0
-        state.begin_attempt(lane.seat, is_retry=is_retry)
+        state.begin_attempt(lane.seat)
         try:
             self._backward(closures, _Sender(lane, counts, can_break=self._inner.size == 1))
         except BaseException:
             lane.drain()
+            state.settle()
             raise
         self._finish_reduction(lane)
 

@@ -41,7 +41,8 @@ def test_buckets_hold_the_gradient_and_come_in_order(bucket_bytes: int):
     expected_norm = math.sqrt(sum(float(part.double().square().sum()) for part in expected))
     buckets.extra.fill_(1e9)  # the reserved float is no gradient
     assert math.sqrt(buckets.square_sum()) == pytest.approx(expected_norm, rel=1e-5)
-    assert buckets.length_bytes == 4 + sum(4 * part.numel() for part in expected)
+    numbers = 1 + len(expected)  # the reserved one, and for each parameter whether it has a gradient
+    assert buckets.length_bytes == 4 * (numbers + sum(part.numel() for part in expected))
 
 
 def test_a_bucket_is_handed_on_while_backward_still_runs():

@@ -38,11 +38,17 @@ def make(seed: int = 0, **options: Any) -> ReplicaState:
     return ReplicaState(net, optimizer, scheduler=scheduler, extras={"counter": Counter()}, **options)
 
 
-def step(state: ReplicaState, *, is_applied: bool = True, counts: tuple[int, ...] = (1,)) -> StepMeta:
-    state.begin_attempt(0, is_retry=False)
-    loss = state.model(torch.randn(8, 4)).square().mean()
+def backward(state: ReplicaState, loss: torch.Tensor) -> None:
     state.put_extra(float(loss.detach()))
+    state.gradients.arm(lambda bucket: None)
     loss.backward()
+    state.gradients.flush()
+
+
+def step(state: ReplicaState, *, is_applied: bool = True, counts: tuple[int, ...] = (1,)) -> StepMeta:
+    state.begin_attempt(0)
+    loss = state.model(torch.randn(8, 4)).square().mean()
+    backward(state, loss)
     meta = StepMeta(
         step=state.committed,
         generation=1,
@@ -74,10 +80,9 @@ def test_a_state_goes_over_the_wire_bit_for_bit() -> None:
 def test_a_replayed_step_gives_the_same_bits() -> None:
     source, target = make(0, clip_norm=0.01), make(0, clip_norm=0.01)
     for is_applied in (True, False, True):
-        source.begin_attempt(0, is_retry=False)
+        source.begin_attempt(0)
         loss = source.model(torch.randn(8, 4)).square().mean()
-        source.put_extra(float(loss.detach()))
-        loss.backward()
+        backward(source, loss)
         flats = [flat.clone() for flat in source.flats]
         meta = StepMeta(
             step=source.committed,
@@ -96,10 +101,10 @@ def test_a_repeated_attempt_leaves_statistics_as_the_first_found_them() -> None:
     state = make()
     batch_norm = state.model[1]
     assert isinstance(batch_norm, nn.BatchNorm1d)
-    state.begin_attempt(0, is_retry=False)
+    state.begin_attempt(0)
     state.model(torch.randn(8, 4))
     once = batch_norm.running_mean.clone()
-    state.begin_attempt(0, is_retry=True)
+    state.begin_attempt(0)
     state.model(torch.randn(8, 4))
     assert torch.equal(batch_norm.running_mean, once), "the same draw, from the same statistics"
     assert int(batch_norm.num_batches_tracked) == 1
@@ -186,7 +191,9 @@ def test_gradients_somebody_has_dropped_are_views_again() -> None:
     gradients.begin()
     gradients.arm(lambda bucket: None)
     parameter.sum().backward()
-    assert gradients.buckets[0].flat.tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert gradients.buckets[0].flat.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0], (
+        "loss, who has a gradient, gradient"
+    )
 
 
 def test_a_model_without_parameters_to_train_is_named() -> None:
