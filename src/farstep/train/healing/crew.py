@@ -9,7 +9,17 @@ from typing import Any, Protocol
 from farstep.collectives.transport import Endpoint
 from farstep.engine import EngineError
 from farstep.train.healing.letters import OPEN_KIND, LetterStore, letter
-from farstep.train.healing.line import NOTHING, RECEIVER, Answer, Line, Request, Status, Wish, answer_of
+from farstep.train.healing.line import (
+    FOLLOWING,
+    NOTHING,
+    RECEIVER,
+    Answer,
+    Line,
+    Request,
+    Status,
+    Wish,
+    answer_of,
+)
 from farstep.train.healing.settings import HealingSettings
 
 __all__ = ["Crew", "Membership", "Source"]
@@ -92,6 +102,7 @@ class Crew:
 
     Attributes:
         changed: guards the sources and whatever else the receiver keeps; notified when anything arrives or fails.
+        is_following: whether gradients are taken as they come; told to all sources when they are pinged.
         need: first step whose gradient is still needed; told to all sources with every message.
         num_wakes: how often :meth:`wake` was called.
         failures: why members were given up, by member; the newest reason of each.
@@ -102,6 +113,7 @@ class Crew:
     ) -> None:
         self.changed = threading.Condition()
         self.need = NOTHING
+        self.is_following = False
         self.failures: dict[str, str] = {}
         self.num_wakes = 0
         self.settings = settings
@@ -148,16 +160,29 @@ class Crew:
         """An ordinary step of the slowest source, 0 if unknown; call with the lock held."""
         return max((source.status.step_time_ns for source in self.alive() if source.status), default=0) / 1e9
 
+    def follow(self, is_following: bool) -> None:
+        """Tells all sources whether gradients are taken as they come. Call without the lock."""
+        if is_following == self.is_following:
+            return
+        self.is_following = is_following
+        with self.changed:
+            sources = self.known()
+        for source in sources:
+            self.ask(source, Wish.STATUS)
+
     def rest(self) -> None:
         """Tells all sources that nothing is needed for now; the lines stay. Call without the lock."""
         with self.changed:
             self.need = NOTHING
+            self.is_following = False
             sources = self.known()
         for source in sources:
             self.ask(source, Wish.REST)
 
     def ask(self, source: Source, wish: Wish, slot: int = 0, step: int = 0, chunk: int = 0) -> None:
         """Sends a wish; call without the lock."""
+        if wish is Wish.STATUS and self.is_following:
+            chunk = FOLLOWING
         source.line.request(Request(wish, slot, step, chunk, self.need))
 
     def refresh(self, timeout_s: float) -> float:

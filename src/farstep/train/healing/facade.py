@@ -138,7 +138,7 @@ class Healing:
         Args:
             step: number of steps committed.
         """
-        self._pacer.step_ended()
+        self._pacer.step_ended(is_followed=self._service.is_followed)
         self._kept.at_boundary(step)
 
     @contextlib.contextmanager
@@ -372,6 +372,7 @@ class Healing:
             return self._is_over(is_done)
 
         self._membership.event("heal_start", at_step=self._adapter.committed)
+        crew.follow(False)
         pull = self._pulling = ImagePull(crew, is_cancelled)
         image = pull.run()
         self._pulling = None

@@ -127,8 +127,11 @@ class GradientFeed:
         with self._changed:
             alive = self._crew.alive()
             now_s = time.monotonic()
-            if self._crew.newest() < self._held_until:
-                return
+            is_held = self._crew.newest() < self._held_until
+        self._crew.follow(not is_held)
+        if is_held:
+            return
+        with self._changed:
             for step in range(self._next, self._next + self._crew.settings.gradients_in_flight):
                 source = self._whom_to_ask(step, alive, now_s)
                 if source is None:

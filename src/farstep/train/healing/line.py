@@ -53,7 +53,8 @@ class Request(NamedTuple):
         wish: what it asks for.
         slot: where it waits for a payload.
         step: of the snapshot or gradient.
-        chunk: number of the chunk; of a gradient, how many sources the receiver has.
+        chunk: number of the chunk; of a gradient, how many sources the receiver has; of a status, FOLLOWING if the
+            receiver takes every step as it comes.
         need: first step whose gradient it still needs, NOTHING if none.
     """
 
@@ -66,6 +67,7 @@ class Request(NamedTuple):
 
 NOTHING = (1 << 64) - 1
 """Instead of a step: none."""
+FOLLOWING = 1
 
 
 class Outcome(IntEnum):

@@ -60,7 +60,6 @@ class Pacer:
         self._free_ns = 0
         self._boundary_ns: int | None = None
         self._sent_in_step = 0
-        self._followed_in_step = 0
         self._was_disturbed = self._was_followed = False
         self._num_standing = 0
         self._followed: deque[int] = deque(maxlen=FOLLOW_STEPS)
@@ -111,28 +110,26 @@ class Pacer:
             self._free_ns = max(self._free_ns, now - BURST_NS) + int(length_bytes / self._rate)
             self._sent_in_step += length_bytes
 
-    def followed(self, length_bytes: int) -> None:
-        """Notes that the gradient of a step is sent to a follower now."""
-        with self._lock:
-            self._followed_in_step += length_bytes
+    def step_ended(self, *, is_followed: bool = False) -> None:
+        """Notes that this member has ended a step.
 
-    def step_ended(self) -> None:
-        """Notes that this member has ended a step."""
+        Args:
+            is_followed: somebody follows, whoever feeds it: all step together, and who is held up holds up the others.
+        """
         now = self._now_ns()
         with self._lock:
             before, self._boundary_ns = self._boundary_ns, now
             sent, self._sent_in_step = self._sent_in_step, 0
-            followed, self._followed_in_step = self._followed_in_step, 0
             if before is None:
                 return
             # What was sent at the end of one step may still travel in the next.
             is_disturbed, self._was_disturbed = sent > 0 or self._was_disturbed, sent > 0
-            is_followed, self._was_followed = followed > 0 or self._was_followed, followed > 0
+            was_followed, self._was_followed = self._was_followed, is_followed
             if is_disturbed and not self._is_fixed:
                 self._judge(now - before)
-            elif is_followed:
+            if is_followed:
                 self._note_followed(now - before)
-            elif not is_disturbed:
+            elif not is_disturbed and not was_followed:
                 self._calm.append(now - before)
                 self._window.clear()
                 self._window_ns = 0

@@ -11,6 +11,7 @@ from farstep.collectives import Store
 from farstep.collectives.transport import Endpoint
 from farstep.engine import EngineError
 from farstep.train.healing.line import (
+    FOLLOWING,
     NOTHING,
     SOURCE,
     Answer,
@@ -91,6 +92,12 @@ class SourceService:
         with self._lock:
             return len(self._sessions)
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether somebody takes every step, from here or elsewhere, and does not rest just now."""
+        with self._lock:
+            return any(session.is_following for session in self._sessions.values())
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Ends all sessions."""
         with self._lock:
@@ -112,6 +119,7 @@ class _Session:
     def __init__(self, service: SourceService, receiver: str, name: str) -> None:
         self.name = name
         self.ended = threading.Event()
+        self.is_following = False
         self._service = service
         self._receiver = receiver
         self._kept = service._kept
@@ -165,6 +173,7 @@ class _Session:
             while self._broken is None:
                 self._serve(line)
             line.close(self._broken)
+            self.is_following = False
             self._linger()
         except EngineError as error:
             logger.warning("cannot heal %s: %s", self._receiver, error)
@@ -211,6 +220,8 @@ class _Session:
     def _note(self, request: Request) -> None:
         if request.need != NOTHING:
             self._kept.need(self, request.need)
+        if request.wish is Wish.STATUS:
+            self.is_following = request.need != NOTHING and request.chunk == FOLLOWING
 
     def _answer_at_once(self, line: Line, request: Request) -> None:
         if request.wish is Wish.STATUS:
@@ -315,7 +326,6 @@ class _Session:
         image = entry.image()
         text = image.manifest.encoded
         self._service.served.gradients += 1
-        self._service._pacer.followed(max(image.buffer.nbytes, 1))
         self._service.served.gradient_bytes += image.buffer.nbytes
         # Who is told that this is the newest step is at the newest step, rather than where the last status was.
         committed = self._kept.committed

@@ -16,9 +16,9 @@ class Run:
         self.pacer = Pacer(now_ns=lambda: self.now_ns, **options)  # type: ignore[arg-type]
         self.pacer.step_ended()
 
-    def step(self, *, longer: float = 1.0) -> None:
+    def step(self, *, longer: float = 1.0, is_followed: bool = False) -> None:
         self.now_ns += int(self.step_ns * longer)
-        self.pacer.step_ended()
+        self.pacer.step_ended(is_followed=is_followed)
 
     def serve(self, steps: int, ns_per_byte: float, piece: int = 1 << 20) -> tuple[float, int]:
         """Steps in which all is sent that may be; returns their mean length over the usual one, and the bytes."""
@@ -76,18 +76,15 @@ def test_what_following_costs_is_known_after_a_few_steps() -> None:
         run.step()
     assert run.pacer.follow_cost == 0.0
     for _ in range(12):
-        run.pacer.followed(1000)
-        run.step(longer=1.5)
+        run.step(longer=1.5, is_followed=True)
     assert run.pacer.follow_cost == pytest.approx(0.5)
     for _ in range(12):
-        run.pacer.followed(1000)
-        run.step(longer=1.1)
+        run.step(longer=1.1, is_followed=True)
     assert run.pacer.follow_cost == pytest.approx(0.1)
     for _ in range(20):  # a rest, in which the run turns out to have longer steps than before
         run.step(longer=1.1)
     for _ in range(12):
-        run.pacer.followed(1000)
-        run.step(longer=1.1)
+        run.step(longer=1.1, is_followed=True)
     assert run.pacer.follow_cost == 0.0
 
 
@@ -96,8 +93,7 @@ def test_a_millisecond_more_is_no_cost() -> None:
     for _ in range(10):
         run.step()
     for _ in range(100):
-        run.pacer.followed(1000)
-        run.step(longer=1.3)
+        run.step(longer=1.3, is_followed=True)
     assert run.pacer.follow_cost == 0.0
 
 
@@ -106,6 +102,5 @@ def test_steps_with_a_follower_are_no_yardstick() -> None:
     for _ in range(10):
         run.step()
     for _ in range(100):
-        run.pacer.followed(1000)
-        run.step(longer=2.0)
+        run.step(longer=2.0, is_followed=True)
     assert run.pacer.step_ns == 50 * MS
