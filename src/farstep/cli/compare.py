@@ -119,7 +119,7 @@ def _simulated(scenario: TwoSites, faults: FaultScript, seeds: int) -> _Side:
         finish_s=[np.asarray(each.finish_ns, float) / 1e9 for each in runs],
         retransmitted=[int(each.retransmitted.sum()) for each in runs],
         packets=[int(each.packets.sum()) for each in runs],
-        losses=[int(each.links.drops.sum()) for each in runs],
+        losses=[int(each.dropped.sum()) for each in runs],
         bad_evs=[_bad_at_the_end(each) for each in runs],
     )
 

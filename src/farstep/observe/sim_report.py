@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -38,14 +37,13 @@ from farstep.observe.sim_view import (
     has_series,
     labelled,
     link_groups,
-    load_text,
     state_counts,
     task_name,
     time_text,
     window_ns,
 )
+from farstep.observe.sim_words import ends_html, figure_text, typeset
 from farstep.observe.toml_text import toml_text
-from farstep.observe.units import quantity_text
 
 __all__ = ["sim_report_html", "write_sim_report"]
 
@@ -241,7 +239,7 @@ def _comparison(results: Results) -> str:
     rows = []
     for label, key, kind in COMPARED:
         texts = [
-            "-" if _is_unknown(key, column) else _figure_text(column.get(key), kind) for column in columns
+            "-" if _is_unknown(key, column) else figure_text(column.get(key), kind) for column in columns
         ]
         is_silent = all(text == "-" for text in texts)
         has_one_step = key.startswith("step_time") and all(column.get("steps", 0) < 2 for column in columns)
@@ -269,25 +267,6 @@ def _times_taken(results: Results) -> list[tuple[str, ...]]:
         return []
     texts = [time_text(wall * 1e9) if isinstance(wall, int | float) else "-" for wall in walls]
     return [("simulated within", *texts)]
-
-
-def _figure_text(value: Any, kind: str) -> str:
-    if value is None:
-        return "-"
-    match kind:
-        case "time":
-            return time_text(float(value))
-        case "count":
-            return f"{int(value):,}"
-        case "rate":
-            return quantity_text(float(value) * 1e9, "b/s")
-        case "bytes":
-            return quantity_text(float(value), "B")
-        case "share":
-            return load_text(float(value))
-        case "ratio":
-            return f"{float(value):.4g}"
-    raise ValueError(f"no kind of figure is called {kind!r}")
 
 
 def _flow_times(results: Results) -> Iterator[str]:
@@ -414,7 +393,7 @@ def _loads(results: Results) -> Iterator[str]:
         "colour of its busiest. Busiest of all: "
     )
     note += "; ".join(
-        f"{_typeset(result.metrics()['worst_link'])}" + (f" ({name})" if len(results) > 1 else "")
+        f"{typeset(result.metrics()['worst_link'])}" + (f" ({name})" if len(results) > 1 else "")
         for name, result in having.items()
     )
     note += "."
@@ -433,19 +412,30 @@ def _queues(results: Results, faults: Sequence[SimulatedFault]) -> Iterator[str]
             + _window_note(having)
         )
         yield section("Queues", figure_html(sim_figures.queue_figure(having, faults)), note)
-    elif not any(result.links.max_queue_bytes.any() for result in results.values()):
+    elif not any(_knows_queues(result) for result in results.values()):
         yield _not_recorded("Queues", "how deep queues were", "Only the packet level has queues.")
     else:
         yield _deepest_queues(results)
 
 
+def _knows_queues(result: SimulationResult) -> bool:
+    return result.links.max_queue_bytes is not None and bool(result.links.max_queue_bytes.any())
+
+
 def _deepest_queues(results: Results) -> str:
-    grouped = [(result.links.max_queue_bytes, link_groups(result.links)) for result in results.values()]
+    grouped = [
+        (depth, {} if depth is None else link_groups(result.links))
+        for result in results.values()
+        for depth in (result.links.max_queue_bytes,)
+    ]
     rows = [
         (
             group,
             *(
-                _figure_text(int(depth[chosen[group]].max()) if group in chosen else None, "bytes")
+                figure_text(
+                    int(depth[chosen[group]].max()) if depth is not None and group in chosen else None,
+                    "bytes",
+                )
                 for depth, chosen in grouped
             ),
         )
@@ -503,13 +493,13 @@ def _stories(results: Results) -> Iterator[str]:
     for index, (name, result) in enumerate(results.items()):
         title = "The slowest flow" if len(results) == 1 else f"The slowest flow with {name}"
         told = [*result.story(), *_wait(result)]
-        lines = "".join(f"<li>{escape(_typeset(line))}</li>" for line in told)
+        lines = "".join(f"<li>{escape(typeset(line))}</li>" for line in told)
         content = f"<ul>{lines}</ul>"
         if index < DETAILS_MAX:
             figure = sim_story_figure.worst_flow_figure(result, faults_of(result))
             content += "" if figure is None else figure_html(figure)
             content += sim_trace_figure.packets_html(result, faults_of(result))
-            content += _ends(result)
+            content += ends_html(result)
         yield section(title, content)
 
 
@@ -526,39 +516,6 @@ def _wait(result: SimulationResult) -> list[str]:
     return [
         f"It waited for {task_name(result, last)}, done at {time_text(result.finish_ns[last])}{after}.{count}"
     ]
-
-
-def _typeset(line: str) -> str:
-    """Writes what a terminal was spared: micro signs and large units. Names stay as fault scripts take them."""
-    line = re.sub(r"\b(\d{4,}) B\b", lambda found: quantity_text(int(found[1]), "B"), line)
-    return re.sub(r"(?<=\d) us\b", " µs", line)
-
-
-def _ends(result: SimulationResult) -> str:
-    """The first and last links of the slowest flow, which all its packets take one of."""
-    task = result.worst_flow
-    if task is None:
-        return ""
-    links = result.links
-    load = links.utilisation(result.duration_ns)
-    chosen = np.concatenate(
-        (
-            np.flatnonzero(links.source == result.tasks.source[task])[:16],
-            np.flatnonzero(links.target == result.tasks.target[task])[:16],
-        )
-    )
-    rows = [
-        (
-            _typeset(links.name(link)),
-            load_text(load[link]),
-            f"{links.drops[link]:,}",
-            f"{links.trims[link]:,}",
-            quantity_text(int(links.max_queue_bytes[link]), "B"),
-        )
-        for link in chosen.tolist()
-    ]
-    content = table(("link", "load", "drops", "trims", "longest queue"), rows)
-    return f"<details><summary>its first and last links</summary>{content}</details>"
 
 
 def _repeat(results: Results) -> str:

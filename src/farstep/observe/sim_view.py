@@ -75,11 +75,11 @@ class LinkColumns(Protocol):
     @property
     def target_tier(self) -> Array: ...  # noqa: D102
     @property
-    def drops(self) -> Array: ...  # noqa: D102
+    def drops(self) -> Array | None: ...  # noqa: D102
     @property
-    def trims(self) -> Array: ...  # noqa: D102
+    def trims(self) -> Array | None: ...  # noqa: D102
     @property
-    def max_queue_bytes(self) -> Array: ...  # noqa: D102
+    def max_queue_bytes(self) -> Array | None: ...  # noqa: D102
     def __len__(self) -> int: ...
     def name(self, link: int) -> str: ...  # noqa: D102
     def utilisation(self, duration_ns: float) -> Array: ...  # noqa: D102

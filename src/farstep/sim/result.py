@@ -33,6 +33,9 @@ TASK_COLUMNS = (
 )
 """Measured columns, one value per task."""
 
+COUNTED = ("drops", "trims", "max_queue_bytes")
+"""Columns of links that only a simulation of packets has."""
+
 BITS_PER_BYTE = 8
 
 
@@ -65,6 +68,8 @@ def quantiles(durations_ns: NDArray[Any]) -> Quantiles | None:
 class LinkUse:
     """Directed links of the fabric and what they carried; every column has one value per link.
 
+    What a level of simulation does not know is None: the flow level has rates, and neither queues nor packets.
+
     Attributes:
         source: int32, node that sends (NICs come first).
         target: int32, node that receives.
@@ -86,25 +91,24 @@ class LinkUse:
     tier: NDArray[np.int8]
     target_tier: NDArray[np.int8]
     bytes: NDArray[np.int64]
-    drops: NDArray[np.int64]
-    trims: NDArray[np.int64]
-    max_queue_bytes: NDArray[np.int64]
+    drops: NDArray[np.int64] | None
+    trims: NDArray[np.int64] | None
+    max_queue_bytes: NDArray[np.int64] | None
     names: NodeNames
 
     @classmethod
     def of(cls, topology: Any, measured: Mapping[str, NDArray[Any]]) -> LinkUse:
-        """Joins a topology's links with what an engine measured on them; what it did not measure is 0.
+        """Joins a topology's links with what an engine measured on them.
 
         Args:
             topology: a `farstep.fabric.topology.Topology`.
-            measured: `bytes`, `drops`, `trims`, `max_queue_bytes`, each with one value per link.
+            measured: `bytes`, and of `drops`, `trims`, `max_queue_bytes` what is known, with one value per link.
         """
-        zeros = np.zeros(len(topology.link_source), np.int64)
         counted = {
-            name: np.asarray(measured.get(name, zeros), np.int64)
-            for name in ("bytes", "drops", "trims", "max_queue_bytes")
+            name: np.asarray(measured[name], np.int64) if name in measured else None for name in COUNTED
         }
         return cls(
+            bytes=np.asarray(measured["bytes"], np.int64),
             source=np.asarray(topology.link_source, np.int32),
             target=np.asarray(topology.link_target, np.int32),
             rate_gbps=np.asarray(topology.link_rate_gbps, np.float64),
@@ -123,8 +127,20 @@ class LinkUse:
         return self.names.link(link, self.source, self.target)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Returns the columns by name."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "names"}
+        """Returns the columns that are known by name."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "names"}
+        return {name: column for name, column in found.items() if column is not None}
+
+    def counted(self, name: str) -> NDArray[np.int64]:
+        """Returns `drops`, `trims` or `max_queue_bytes`.
+
+        Raises:
+            ValueError: the level of the simulation knows nothing of it.
+        """
+        column: NDArray[np.int64] | None = getattr(self, name)
+        if column is None:
+            raise ValueError(f"links.{name}: is not known at this level of simulation")
+        return column
 
     def utilisation(self, duration_ns: float) -> NDArray[np.float64]:
         """Share of what each link could have carried in that time, float64 per link."""
@@ -181,7 +197,7 @@ class SimResult:
     def of(
         cls, tasks: TaskTable, measured: Mapping[str, NDArray[Any]], links: LinkUse, **others: Any
     ) -> SimResult:
-        """Builds a result from an engine's columns; what it did not measure is 0.
+        """Builds a result from an engine's columns; what it did not measure is 0, and listed in `meta["unmeasured"]`.
 
         Args:
             tasks: what was simulated.
@@ -201,7 +217,9 @@ class SimResult:
                 raise ValueError(
                     f"{name} has shape {column.shape}; it needs one value for {len(tasks)} tasks"
                 )
-        return cls(tasks=tasks, links=links, **columns, **others)
+        found = cls(tasks=tasks, links=links, **columns, **others)
+        found.meta.setdefault("unmeasured", [name for name in TASK_COLUMNS if name not in measured])
+        return found
 
     # -- which tasks ---------------------------------------------------------------------------------------
 

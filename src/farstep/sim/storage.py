@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from farstep.fabric.errors import ConfigError, quoted
 from farstep.fabric.topology.node_names import NodeNames
 from farstep.sim.extras import extra
-from farstep.sim.result import TASK_COLUMNS, LinkUse, SimResult
+from farstep.sim.result import COUNTED, TASK_COLUMNS, LinkUse, SimResult
 from farstep.sim.tasks import TaskTable
 
 __all__ = ["FORMAT", "read", "write_json", "write_parquet"]
@@ -152,11 +152,12 @@ def _result(header: dict[str, Any], tables: dict[str, Columns]) -> SimResult:
         job_names=header["job_names"],
         phase_names=header["phase_names"],
     )
+    links: dict[str, Any] = {**dict.fromkeys(COUNTED), **tables["links"]}
     labels = {int(node): label for node, label in header["node_labels"].items()}
     return SimResult.of(
         tasks,
         {name: stored[name] for name in TASK_COLUMNS},
-        LinkUse(**tables["links"], names=NodeNames(**tables["nodes"], labels=labels)),
+        LinkUse(**links, names=NodeNames(**tables["nodes"], labels=labels)),
         series=tables["series"],
         ev_events=tables["ev_events"],
         trace=tables["trace"],

@@ -34,16 +34,24 @@ def story_of(result: SimResult) -> list[str]:
         lines.append(f"It took {duration(finish - start)}, {ratio:.2f} times the median.")
     elif not is_done:
         lines.append("It was not done when the simulation ended.")
-    lines.append(
-        f"It sent {result.packets[task]:,} packets, {result.retransmitted[task]:,} of them again; "
-        f"{result.dropped[task]:,} were dropped and {result.trims[task]:,} trimmed on the way, "
-        f"{result.declared_lost[task]:,} were given up, and {result.spurious[task]:,} arrived a second time."
-    )
+    lines.append(_story_counts(result, task))
     lines += _story_links(result, task)
     lines += _story_packets(result, task)
     lines += _story_events(result, task, start, finish)
     lines += _story_faults(result, start, finish)
     return lines
+
+
+def _story_counts(result: SimResult, task: int) -> str:
+    """What became of the flow's packets, as far as the level knows."""
+    unknown = result.meta.get("unmeasured", ())
+    sent = f"It sent {result.packets[task]:,} packets, {result.retransmitted[task]:,} of them again"
+    if "trims" in unknown:
+        return f"{sent}; {result.dropped[task]:,} were dropped on the way."
+    return (
+        f"{sent}; {result.dropped[task]:,} were dropped and {result.trims[task]:,} trimmed on the way, "
+        f"{result.declared_lost[task]:,} were given up, and {result.spurious[task]:,} arrived a second time."
+    )
 
 
 def _story_links(result: SimResult, task: int) -> list[str]:
@@ -59,10 +67,13 @@ def _story_links(result: SimResult, task: int) -> list[str]:
             continue
         worst = int(ends[np.argmax(load[ends])])
         several = f"the busiest of {len(ends)} links, " if len(ends) > 1 else ""
-        lines.append(
-            f"It {words} {several}{result.links.name(worst)}: {share(float(load[worst]), 1)} used, "
-            f"{result.links.drops[worst]:,} drops, {result.links.trims[worst]:,} trims."
+        counts = "".join(
+            f", {column[worst]:,} {name}"
+            for name, column in (("drops", result.links.drops), ("trims", result.links.trims))
+            if column is not None
         )
+        used = share(float(load[worst]), 1)
+        lines.append(f"It {words} {several}{result.links.name(worst)}: {used} used{counts}.")
     return lines
 
 

@@ -27,7 +27,7 @@ OF_PACKETS = (
 def metrics_of(result: SimResult) -> dict[str, Any]:
     """The figures of a result by name; what cannot be said of it is None."""
     worst = result.worst_link
-    load = result.links.utilisation(result.duration_ns)
+    load, queues = result.links.utilisation(result.duration_ns), result.links.max_queue_bytes
     figures: dict[str, Any] = {
         "flows": result.tasks.num_flows,
         "unfinished_tasks": int((~result.finished).sum()),
@@ -40,17 +40,21 @@ def metrics_of(result: SimResult) -> dict[str, Any]:
         "victim_ratio": result.victim_ratio,
         "packets": int(result.packets.sum()),
         "dropped": int(result.dropped.sum()),
-        "trims": int(result.trims.sum()),
+        "trims": _total(result, "trims"),
         "declared_lost": int(result.declared_lost.sum()),
-        "spurious": int(result.spurious.sum()),
+        "spurious": _total(result, "spurious"),
         "retransmitted": int(result.retransmitted.sum()),
         "retransmission_ratio": result.retransmission_ratio,
         "plane_balance": result.plane_balance,
-        "max_queue_bytes": int(result.links.max_queue_bytes.max(initial=0)),
+        "max_queue_bytes": None if queues is None else int(queues.max(initial=0)),
         "worst_link": None if worst is None else result.links.name(worst),
         "worst_link_utilisation": None if worst is None else float(load[worst]),
     }
     return figures
+
+
+def _total(result: SimResult, name: str) -> int | None:
+    return None if name in result.meta.get("unmeasured", ()) else int(getattr(result, name).sum())
 
 
 def _quantile_figures(name: str, found: Quantiles | None) -> dict[str, float | None]:
@@ -89,6 +93,7 @@ def _rows(result: SimResult) -> dict[str, str]:
         for name, label in (("flow_time", "flow time"), ("step_time", "step time"))
         for part in ("p50", "p99", "p100")
     }
+    queue_bytes: int | None = figures["max_queue_bytes"]
     balance, victim, jain = figures["plane_balance"], figures["victim_ratio"], figures["jain"]
     rows = {
         "tasks unfinished": str(figures["unfinished_tasks"] or "-"),
@@ -99,13 +104,13 @@ def _rows(result: SimResult) -> dict[str, str]:
         "victim's share": share(victim, 1),
         "packets": f"{figures['packets']:,}",
         "dropped": f"{figures['dropped']:,}",
-        "trimmed": f"{figures['trims']:,}",
+        "trimmed": _count(figures["trims"]),
         "declared lost": f"{figures['declared_lost']:,}",
         "retransmitted": f"{figures['retransmitted']:,}",
         "  of packets": share(figures["retransmission_ratio"]),
-        "  arrived twice": f"{figures['spurious']:,}",
+        "  arrived twice": _count(figures["spurious"]),
         "plane balance": "-" if balance is None else f"{balance:.3f}",
-        "longest queue": f"{figures['max_queue_bytes'] / 1000:,.0f} kB",
+        "longest queue": "-" if queue_bytes is None else f"{queue_bytes / 1000:,.0f} kB",
         "worst link": share(figures["worst_link_utilisation"], 1),
     }
     if figures["steps"] == 1:  # all quantiles of one step are that step
@@ -113,9 +118,11 @@ def _rows(result: SimResult) -> dict[str, str]:
     if not figures["packets"]:
         for name in OF_PACKETS:
             rows[name] = "-"
-    if not figures["max_queue_bytes"]:  # a level that knows of no queue
-        rows["longest queue"] = "-"
     return rows
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def render(results: Mapping[str, SimResult], *, width: int = 110) -> str:

@@ -37,6 +37,7 @@ def small_result(**meta) -> SimResult:
         {
             "bytes": np.array([20_000, 0, 0, 20_000, 18_000, 0, 0, 18_000]),
             "drops": np.array([0, 0, 0, 2, 0, 0, 0, 0]),
+            "trims": np.zeros(8, np.int64),
             "max_queue_bytes": np.array([0, 0, 0, 9_000, 0, 0, 0, 0]),
         },
     )
@@ -50,6 +51,7 @@ def small_result(**meta) -> SimResult:
             "dropped": np.array([0, 1, 1]),
             "declared_lost": np.array([0, 1, 1]),
             "trims": np.array([0, 0, 3]),
+            "spurious": np.array([0, 0, 0]),
         },
         links,
         series={"time_ns": np.array([0, 1_000]), "plane_bytes": np.array([[1, 2], [3, 4]])},

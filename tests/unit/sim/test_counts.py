@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from farstep import sim
+from farstep.sim.result import SimResult
 from tests.unit.observe.parsed_page import Page
 
 FAULTS = [
@@ -122,3 +123,22 @@ def test_how_often_a_run_is_looked_at_does_not_show(monkeypatch):
     for name, column in alone.series.items():
         assert np.array_equal(looked_at.series[name], column), name
     assert np.array_equal(looked_at.finish_ns, alone.finish_ns)
+
+
+@pytest.mark.parametrize("transport", ["mrc", "uet-oblivious"])
+def test_the_flow_level_says_nothing_of_what_it_does_not_know(transport, tmp_path):
+    result = faulty(transport, level="flow")
+    assert result.links.drops is None
+    assert result.links.trims is None
+    assert result.links.max_queue_bytes is None
+    with pytest.raises(ValueError, match=r"links.drops: is not known at this level"):
+        result.links.counted("drops")
+    assert result.metrics()["trims"] is None
+    assert result.metrics()["max_queue_bytes"] is None
+    assert "trimmed" not in result.summary()
+    assert "arrived twice" not in result.summary()
+    assert " 0 drops" not in "\n".join(result.story())
+    assert int(result.series["dropped"].sum()) == int(result.dropped.sum()) == result.counters["dropped"] > 0
+    again = SimResult.load(result.to_json(tmp_path / "r.json"))
+    assert again.links.drops is None
+    assert again.metrics() == result.metrics()

@@ -118,7 +118,7 @@ def test_progress_counts_tasks_or_time():
         ({"workload": sim.permutation(), "switch": {"queue_bytes": -1}}, "switch.queue_bytes = -1"),
         (
             {"workload": sim.permutation(), "faults": [{"kind": "nic_down", "nic": 77, "at_s": 0}]},
-            'nic = "77"',
+            "nic = 77: no such NIC",
         ),
     ],
 )

@@ -330,7 +330,7 @@ class FlowRun:
         }
         sent, dropped = int(packets.sum()), int(lost.sum())
         left = np.rint(np.maximum(active.left, 0.0).sum() / (BITS_PER_BYTE * packet_bytes))
-        counters = {"sent": sent - int(left), "dropped": dropped, "trimmed": 0, "in_flight": 0}
+        counters = {"sent": sent - int(left), "dropped": dropped, "in_flight": 0}
         counters["delivered"] = counters["sent"] - dropped
         meta = {
             "level": "flow",
@@ -345,7 +345,7 @@ class FlowRun:
         links = LinkUse.of(self._topology, {"bytes": self._network.link_bytes()})
         series = {}
         if self._series is not None:
-            series = self._series.columns(settings.payload_bytes / packet_bytes, packet_bytes)
+            series = self._series.columns(settings.payload_bytes / packet_bytes, dropped)
             names = [f"{_tier(low)} -> {_tier(high)}" for low, high in self._series.groups.tolist()]
             meta |= {"sample_interval_ns": self._series.interval_ns, "series_columns": {"group_bytes": names}}
         return SimResult.of(tasks, measured, links, counters=counters, meta=meta, series=series)

@@ -99,15 +99,28 @@ class RateSeries:
             self._bins = np.concatenate((self._bins, more))
         self._used = max(self._used, count)
 
-    def columns(self, payload_share: float, packet_bytes: float) -> dict[str, NDArray[Any]]:
-        """Returns the columns of a result, a row per interval: `time_ns` is its end."""
+    def columns(self, payload_share: float, dropped: int) -> dict[str, NDArray[Any]]:
+        """Returns the columns of a result, a row per interval: `time_ns` is its end.
+
+        Args:
+            payload_share: of what is sent.
+            dropped: packets the tasks lost in all, to which those of the intervals add up.
+        """
         bits = np.maximum(self._bins[: self._used], 0.0)
         planes = self._network.topology.num_planes
         size = np.rint(bits / BITS_PER_BYTE).astype(np.int64)
         return {
             "time_ns": np.rint((np.arange(self._used) + 1) * self.interval_ns).astype(np.int64),
             "goodput_bytes": np.rint(bits[:, 0] * payload_share / BITS_PER_BYTE).astype(np.int64),
-            "dropped": np.rint(bits[:, 1] / BITS_PER_BYTE / packet_bytes).astype(np.int64),
+            "dropped": _shared_out(dropped, bits[:, 1]),
             "plane_bytes": size[:, 2 : 2 + planes],
             "group_bytes": size[:, 2 + planes :],
         }
+
+
+def _shared_out(total: int, weights: FloatArray) -> IntArray:
+    """Whole numbers that add up to the total, as near to the weights as such can be."""
+    so_far = np.cumsum(weights)
+    if not len(so_far) or so_far[-1] <= 0.0:
+        return np.zeros(len(so_far), np.int64)
+    return np.asarray(np.diff(np.rint(so_far * (total / so_far[-1])), prepend=0.0), np.int64)

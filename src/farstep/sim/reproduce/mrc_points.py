@@ -241,7 +241,7 @@ def _lossy_path(percent: float, effort: Effort) -> tuple[list[float], list[float
         action = link_action(500, [path], "loss", percent / 100)
         result = run(topology, tasks, seed=seed, actions=[action], until_ns=5_000_000, **base)
         goodput.append(goodput_gbps(result, 500, 5_000) / LINE_GBPS)
-        drops = float(result.links.drops[path])
+        drops = float(result.links.counted("drops")[path])
         in_all.append(drops)
         lost.append(_lost_before_leaving(result, drops))
     return lost, goodput, in_all
