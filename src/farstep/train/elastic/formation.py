@@ -34,7 +34,7 @@ from farstep.train.elastic.seams import HealingPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import StepBroken, StepRunner
 from farstep.train.elastic.transfer import broadcast_state, state_word
-from farstep.train.errors import RunFailed
+from farstep.train.errors import ConfigError, RunFailed
 from farstep.train.place import Place
 
 __all__ = ["Formation", "Regrouped"]
@@ -62,6 +62,7 @@ class Regrouped:
         kept_deal: the deal among earlier seats that the step is run again with, if it is not dealt anew.
         is_same_seat: this member's seat and the number of seats are as before.
         is_reborn: this member was given up and came back; what it had under way is void.
+        is_void: the batches in hand hold no sample between them, so the step is dealt anew.
     """
 
     took_ms: float
@@ -69,6 +70,7 @@ class Regrouped:
     kept_deal: KeptDeal | None
     is_same_seat: bool
     is_reborn: bool
+    is_void: bool
 
 
 class Formation:
@@ -308,7 +310,12 @@ class Formation:
             assert seat is not None, "only generations with a seat for this member are waited for"
             lane = self._open(generation, seat)
             try:
-                kept_deal = self._align(lane)
+                kept_deal, is_void = self._align(lane)
+            except (ConfigError, RunFailed) as error:  # this member does not fit: the others go on without it
+                self._is_over = True
+                self._link.leave(str(error)[:200])
+                self._drop_lane(str(error))
+                raise
             except EngineError as error:
                 logger.info("generation %d did not come about: %s", generation.number, error)
                 if lane.broken_because is None:
@@ -345,6 +352,7 @@ class Formation:
             kept_deal=kept_deal,
             is_same_seat=_is_same_seat(old, generation, self.membership.member.member_id),
             is_reborn=is_reborn,
+            is_void=is_void,
         )
 
     def _open(self, generation: Generation, seat: int) -> Lane:
@@ -466,11 +474,16 @@ class Formation:
 
     # -- aligning -------------------------------------------------------------------------------------
 
-    def _align(self, lane: Lane) -> KeptDeal | None:
-        """Brings all members to the same step; returns the deal that the next one goes by, unless it is a new one.
+    def _align(self, lane: Lane) -> tuple[KeptDeal | None, bool]:
+        """Brings all members to the same step.
+
+        Returns:
+            The deal that the next step goes by, unless it is a new one; whether the one in hand holds no sample.
 
         Raises:
             EngineError: somebody is gone, or a newer generation has come.
+            ConfigError: this member does not fit the run.
+            RunFailed: this member cannot be given the state, or there is none left.
         """
         state = self._state
         reports = self._gather(lane)
@@ -488,7 +501,20 @@ class Formation:
         if state.committed != plan.target:
             raise AssertionError(f"aligned to {plan.target} committed steps, but has {state.committed}")
         self._is_newcomer = False
-        return plan.kept_deal
+        if plan.kept_deal is not None and self._is_empty(plan.kept_deal):
+            self.note_deal(0, -1)
+            return None, True
+        return plan.kept_deal, False
+
+    def _is_empty(self, deal: KeptDeal) -> bool:
+        """Whether those who hold a part of a deal hold no sample of it."""
+        data = self._state.data
+        if data is None:
+            return False
+        data.keep(deal.seats, deal.holders)
+        is_empty = sum(data.counts()) == 0
+        data.forget()
+        return is_empty
 
     def _take_back(self, lane: Lane, plan: Alignment, recall: Recall) -> Alignment:
         """The members' memory holds a newer state than anybody who is left: all take it, or the disk's, if they can."""
@@ -546,10 +572,10 @@ class Formation:
                     "the state of %s differs at step %d; it is replaced", names, self._state.committed
                 )
             self._share(lane, plan, differing)
-        raise RunFailed(
-            f"seat {differing[0]} cannot be given the state of seat {plan.reference}: after loading it, its hash "
-            "still differs; the members do not train the same model with the same optimizer"
-        )
+        text = f"cannot be given the state of seat {plan.reference}: after loading it, its hash still differs"
+        if lane.seat in differing:
+            raise RunFailed(f"this member {text}")
+        raise EngineError(f"rank {differing[0]} {text}")
 
     def _share(self, lane: Lane, plan: Alignment, receivers: list[int]) -> None:
         began_s = time.monotonic()

@@ -13,12 +13,20 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from farstep.train.elastic.gradients import FlatGradients, local_part
+from farstep.train.elastic.likeness import (
+    check_data,
+    check_kinds,
+    check_model,
+    check_optimizer,
+    check_settings,
+    kinds_of,
+)
 from farstep.train.elastic.options import Synchronous
 from farstep.train.elastic.seams import DataSource, StepMeta
 from farstep.train.elastic.statistics import Statistics
 from farstep.train.errors import ConfigError
 
-__all__ = ["LOSS_INDEX", "NUM_EXTRA_FIXED", "ReplicaState"]
+__all__ = ["LOSS_INDEX", "NUM_EXTRA_FIXED", "ReplicaState", "Resuming"]
 
 LOSS_INDEX = 0
 """Where the loss of a step lies among the numbers reduced with the gradient."""
@@ -85,6 +93,7 @@ class ReplicaState:
         self._clip_norm = clip_norm
         self._seed = seed
         self._data_state: Mapping[str, Any] | None = None
+        self._is_resumed = False
         self._is_open = False
         self._statistics = Statistics(model)
         num_extra = NUM_EXTRA_FIXED + self._statistics.num_numbers
@@ -101,10 +110,12 @@ class ReplicaState:
 
     def attach_data(self, data: DataSource) -> None:
         """Makes the data source part of the state; a position restored earlier is passed on."""
-        self.data = data
         if self._data_state is not None:
+            if not self._is_resumed:
+                check_data(self._data_state, data.state())
             data.load_state(self._data_state)
             self._data_state = None
+        self.data = data
 
     # -- one step -------------------------------------------------------------------------------------
 
@@ -189,6 +200,8 @@ class ReplicaState:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "data": self.data.state() if self.data is not None else self._data_state,
             "user": {name: item.state_dict() for name, item in sorted(self.extras.items())},
+            "kinds": kinds_of(self.optimizer, self.scheduler, self.extras),
+            "settings": self._settings(),
             "progress": {
                 "committed": self.committed,
                 "refused_in_a_row": self.refused_in_a_row,
@@ -199,17 +212,46 @@ class ReplicaState:
             },
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _settings(self) -> dict[str, Any]:
+        """What all members of a run must go by alike."""
+        policy = self.policy
+        return {
+            "clip_norm": self._clip_norm,
+            "seed": self._seed,
+            "policy.batch": policy.batch,
+            "policy.lr_scaling": policy.lr_scaling,
+            "policy.bucket_bytes": policy.bucket_bytes,
+            "policy.skip_not_finite": policy.skip_not_finite,
+            "policy.refused_steps_max": policy.refused_steps_max,
+            "the gradient (of parameters with requires_grad=True)": [
+                f"{flat.numel()} x {str(flat.dtype).removeprefix('torch.')}" for flat in self.flats
+            ],
+        }
+
+    def resuming(self) -> Resuming:
+        """This state as it goes on from a checkpoint, by settings that may be other ones than before."""
+        return Resuming(self)
+
+    def restore(self, state: Mapping[str, Any], *, is_resumed: bool = False) -> None:
         """Replaces the state by a captured one; tensors are copied.
 
+        Args:
+            state: as captured by a member of this run.
+            is_resumed: it is that of an earlier run, which may have gone by other settings.
+
         Raises:
-            ConfigError: it is the state of another model or optimizer.
+            ConfigError: it is the state of another model or optimizer, or of a member that goes by other settings;
+                nothing has changed.
         """
-        if set(state["user"]) != set(self.extras):
-            raise ConfigError(
-                f"the run keeps the state of {sorted(state['user'])}, this member of {sorted(self.extras)}; "
-                "pass the same `state` to Trainer everywhere"
-            )
+        own = kinds_of(self.optimizer, self.scheduler, self.extras)
+        check_kinds(state, own)
+        check_model(self.model, state["model"])
+        check_optimizer(self.optimizer, state["optimizer"], is_same_kind="kinds" in state)
+        if not is_resumed:
+            check_settings(state.get("settings", {}), self._settings())
+            check_data(state["data"], self.data.state() if self.data is not None else None)
+        self._is_open = False  # what an attempt has left is overwritten
+        self._is_resumed = is_resumed
         _restore_model(self.model, state["model"])
         _restore_optimizer(self.optimizer, state["optimizer"])
         if self.scheduler is not None:
@@ -227,6 +269,40 @@ class ReplicaState:
         self.loss = float.fromhex(progress["loss"])
         self.last_norm = float.fromhex(progress["norm"])
         self.last_is_applied = bool(progress["is_applied"])
+
+
+class Resuming:
+    """A replica that is to go on from a checkpoint.
+
+    Args:
+        state: of the replica.
+    """
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+        self.optimizer = state.optimizer
+
+    @property
+    def committed(self) -> int:
+        """Steps committed so far."""
+        return self._state.committed
+
+    @property
+    def flats(self) -> Sequence[Tensor]:
+        """The flat buckets, in order."""
+        return self._state.flats
+
+    def capture(self) -> dict[str, Any]:
+        """As the replica's."""
+        return self._state.capture()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state by a captured one; errors as the replica's."""
+        self._state.restore(state, is_resumed=True)
+
+    def apply_reduced(self, flats: Sequence[Tensor], meta: Mapping[str, Any]) -> None:
+        """As the replica's."""
+        self._state.apply_reduced(flats, meta)
 
 
 def seed_everything(seed: int, step: int, seat: int) -> None:
@@ -247,21 +323,10 @@ def seed_everything(seed: int, step: int, seat: int) -> None:
 
 
 def _restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    own = model.state_dict()
-    if set(own) != set(state):
-        differing = sorted(set(own) ^ set(state))
-        raise ConfigError(f"the run trains another model: {', '.join(differing[:3])} is not in both")
     with torch.no_grad():
-        for name, value in own.items():
-            if not isinstance(value, Tensor):
-                continue
-            target, source = local_part(value), local_part(state[name])
-            if target.shape != source.shape or target.dtype != source.dtype:
-                raise ConfigError(
-                    f"the run trains another model: {name} is {source.dtype} {tuple(source.shape)} there "
-                    f"and {target.dtype} {tuple(target.shape)} here"
-                )
-            target.copy_(source)
+        for name, value in model.state_dict().items():
+            if isinstance(value, Tensor):
+                local_part(value).copy_(local_part(state[name]))
 
 
 def _restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

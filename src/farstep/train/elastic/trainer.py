@@ -231,7 +231,7 @@ class Trainer:
             stalled_ms += regrouped.took_ms
             if regrouped.is_rolled_forward:
                 break
-            if regrouped.is_reborn and batch is _NOTHING:
+            if (regrouped.is_reborn or regrouped.is_void) and batch is _NOTHING:
                 self._idle_as_needed(regrouped)
                 return self._missed(began_ns, stalled_ms, attempts)
             batch = self._deal_again(regrouped, batch)
@@ -271,11 +271,11 @@ class Trainer:
         current = self._formation.membership.current()
         is_under_way = current is not None and current.number > 1
         if not any(row[0] for row in self._inner.gather([float(is_under_way)])):
-            checkpoint.load_newest(self._state)
+            checkpoint.load_newest(self._state.resuming())
 
     def _load_older(self) -> bool:
         """Every newer state is lost: loads the newest checkpoint there is."""
-        return self._checkpoint is not None and self._checkpoint.load_newest(self._state)
+        return self._checkpoint is not None and self._checkpoint.load_newest(self._state.resuming())
 
     def _try(self, closures: Sequence[Closure]) -> Vote:
         """Runs one attempt at the next step, up to the commit."""

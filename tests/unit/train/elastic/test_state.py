@@ -124,8 +124,13 @@ def test_the_state_of_another_model_is_refused_with_a_word() -> None:
     foreign = ReplicaState(other, torch.optim.AdamW(other.parameters()), policy=Synchronous())
     with pytest.raises(ConfigError, match="same `state`"):
         make().restore(foreign.capture())
+    optimizer = torch.optim.AdamW(other.parameters())
     third = ReplicaState(
-        other, torch.optim.AdamW(other.parameters()), policy=Synchronous(), extras={"counter": Counter()}
+        other,
+        optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        policy=Synchronous(),
+        extras={"counter": Counter()},
     )
     with pytest.raises(ConfigError, match="another model"):
         make().restore(third.capture())
