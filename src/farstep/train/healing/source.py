@@ -241,7 +241,10 @@ class _Session:
             self._snapshots.clear()
             self._kept.release(self, keeps_need=True)
         elif request.wish is Wish.REST:
-            self._waiting.clear()
+            for other in self._waiting:  # every wish is answered, or its slot would be lost to the receiver
+                if other.wish is Wish.GRADIENT:
+                    line.answer(Answer(Outcome.GONE, other.slot, other.step, 0, 0))
+            self._waiting = [other for other in self._waiting if other.wish is not Wish.GRADIENT]
             self._snapshots.clear()
             self._kept.release(self)
         else:

@@ -379,7 +379,15 @@ def test_a_spare_that_costs_too_much_dozes_and_is_ready_all_the_same(quick_to_do
         assert [seat.healing.num_receivers for seat in fleet.seats] == [1, 1]  # whom it can ask at once
         spare.finish()
         with fleet.paused():
-            assert not spare.healing.catch_up(fleet.committed), "the whole state is quicker"
+            target = fleet.committed
+            assert not spare.healing.catch_up(target), "the whole state is quicker"
+            crew = spare.healing._crew
+            assert crew is not None
+            slots = DOZING.gradients_in_flight
+            wait_until(lambda: all(len(one.free_gradient_slots) == slots for one in crew.known()))
+            with fleet.seats[0].healing.standstill(), fleet.seats[1].healing.standstill():
+                assert spare.healing.catch_up(target, timeout_s=WAIT_S)  # by now it insists
+            assert spare.adapter.digest() == digest_after(target)
 
 
 def test_a_spare_that_dozed_tries_again(quick_to_doze: None) -> None:
