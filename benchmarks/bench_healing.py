@@ -16,6 +16,10 @@ SLOWDOWN_MAX = 1.15
 STOP_AFTER = 12
 """Steps ahead at which all seats stop, so that none waits for one that has."""
 CHUNK_BYTES = HealingSettings().chunk_bytes
+FOLLOW_S = 4.0
+"""How long the newcomer follows before the job ends: long enough for it to find what that costs the others."""
+SETTLED_S = 2.0
+"""Of it, at the end, when it has decided."""
 
 
 @dataclass
@@ -27,7 +31,9 @@ class Heal:
         pull_s: of it, until the state was there and verified.
         step_ratio: mean step during the whole healing over the median step before.
         pull_ratio: mean step while state was sent, over the same.
-        follow_ratio: mean step while the newcomer follows as a hot spare, over the same.
+        follow_ratio: mean step while the newcomer follows as a hot spare, until it may have found what that costs.
+        settled_ratio: mean step afterwards, whether it still follows or dozes.
+        dozes: whether it does.
         worst_ms: how much longer than usual the longest step was.
         copy_ms: what the snapshot cost the training thread.
         rate_mb_s: bytes of the state over the time to pull them.
@@ -41,6 +47,8 @@ class Heal:
     step_ratio: float
     pull_ratio: float
     follow_ratio: float
+    settled_ratio: float
+    dozes: bool
     worst_ms: float
     copy_ms: float
     rate_mb_s: float
@@ -82,7 +90,7 @@ def figures_of(job: Job, began_s: float, num_before: int, timeout_s: float) -> H
     """Stops the job and reads off its figures."""
     ready_s = job.ready_s
     assert ready_s is not None
-    job.run_until(lambda: job.steps[-1][2] > ready_s, timeout_s)
+    job.run_until(lambda: job.steps[-1][2] > ready_s + FOLLOW_S, timeout_s)
     job.tell("order", job.steps[-1][0] + STOP_AFTER, to=job.names)
     job.run_until(lambda: all(name in job.ends for name in job.names), timeout_s)
     target = job.ends[job.names[0]][1]
@@ -103,7 +111,10 @@ def figures_of(job: Job, began_s: float, num_before: int, timeout_s: float) -> H
         pull_s=pull_s,
         step_ratio=statistics.mean(during) / usual_s,
         pull_ratio=statistics.mean(steps_between(started_s, pulled_s)) / usual_s,
-        follow_ratio=statistics.mean(steps_between(ready_s, float("inf"))) / usual_s,
+        follow_ratio=statistics.mean(steps_between(ready_s, ready_s + FOLLOW_S - SETTLED_S)) / usual_s,
+        settled_ratio=statistics.mean(steps_between(ready_s + FOLLOW_S - SETTLED_S, ready_s + FOLLOW_S))
+        / usual_s,
+        dozes=any(kind == "heal_dozing" for kind, *_ in job.events),
         worst_ms=(max(during) - usual_s) * 1e3,
         copy_ms=job.steps[-1][4] * 1e3,
         rate_mb_s=length_bytes / pull_s / MB,
@@ -125,6 +136,8 @@ def add(report: Report, name: str, heals: list[Heal]) -> None:
         mean_step_ratio=median(heal.step_ratio for heal in heals),
         pull_step_ratio=median(heal.pull_ratio for heal in heals),
         follow_step_ratio=median(heal.follow_ratio for heal in heals),
+        settled_step_ratio=median(heal.settled_ratio for heal in heals),
+        dozing=sum(heal.dozes for heal in heals),
         worst_ms=median(heal.worst_ms for heal in heals),
         copy_ms=median(heal.copy_ms for heal in heals),
     )
@@ -177,6 +190,12 @@ def main() -> int:
     report.check(
         "mean step while a newcomer heals, over before (median of all)",
         median(heal.step_ratio for heal in waiting),
+        SLOWDOWN_MAX,
+        at_least=False,
+    )
+    report.check(
+        "mean step once a newcomer has settled as a spare, over before (median of all)",
+        median(heal.settled_ratio for heal in waiting),
         SLOWDOWN_MAX,
         at_least=False,
     )

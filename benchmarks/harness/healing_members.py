@@ -242,8 +242,8 @@ def newcomer(name: str, pipe: Connection, numel: int, settings: HealingSettings)
         time.sleep(0.01)
     healing.follow(lambda: len(membership.orders) > 1)
     target = membership.orders[1]
-    if target is not None:
-        healing.catch_up(target, timeout_s=60)
+    if target is not None and not healing.catch_up(target, timeout_s=60):
+        healing.catch_up(target, timeout_s=60)  # one that dozes says first that it needs the whole state
     pulled = healing.last_pull
     assert pulled is not None
     figures = (pulled.length_bytes, pulled.duration_s, pulled.num_fetched, dict(pulled.chunks_by_source))
