@@ -189,10 +189,9 @@ def _drawn(faults: Sequence[ScriptedFault], topology: Topology, seed: int, sourc
                 f"{source}: faults[{index}].choose = {count}: the target has {len(cables)} cables"
             )
         chosen = np.sort(np.random.default_rng([seed, index]).permutation(cables)[:count])
-        base = fault.name or f"{fault.kind.replace('_', '-')}-{index}"
-        names = [f"{base}-{number}" for number in range(count)]
+        names = [None if fault.name is None else f"{fault.name}-{number}" for number in range(count)]
         if fault.name is not None:
-            drawn_names[fault.name] = names
+            drawn_names[fault.name] = [f"{fault.name}-{number}" for number in range(count)]
         blank = dict.fromkeys(("plane", "site", "sites", "direction", "switch", "nic", "port", "transceiver"))
         for cable, name in zip(chosen, names, strict=True):
             entries.append(

@@ -98,3 +98,14 @@ def test_names_in_tables_are_targets_of_faults(fabric):
     cut = [{"kind": "link_down", "link": shown[1], "at_us": 1}]
     sim.simulate(fabric, sim.permutation(size_bytes=1_000), faults=cut)
     assert fabric.resolve(f"link:{shown[1]}").tolist() == [result.worst_link]
+
+
+def test_cables_that_are_drawn_are_named(fabric):
+    drawn = [{"kind": "link_down", "link": "t0/*-t1/*", "choose": 3, "at_us": 1, "duration_us": 2}]
+    result = sim.simulate(fabric, sim.permutation(size_bytes=50_000), faults=drawn)
+    told = {entry["text"] for entry in result.meta["faults"] if entry["kind"] == "down"}
+    assert len(told) == 3
+    for text in told:
+        link = re.fullmatch(r"link_down link=(\S+): down", text)
+        assert link is not None, text
+        assert len(fabric.resolve(f"link:{link[1]}")) == 2
