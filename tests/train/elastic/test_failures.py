@@ -33,6 +33,8 @@ POINTS = ("compute", "first bucket", "before the vote", "after the vote", "betwe
 class Scenario:
     """Three replica groups, one of which dies at a point of a step."""
 
+    make_model = staticmethod(small_model)
+
     def __init__(
         self,
         point: str | None,
@@ -66,7 +68,7 @@ class Scenario:
         return self
 
     def work(self, run: Run) -> None:
-        model = small_model(1)
+        model = self.make_model(1)
         trainer = Trainer(
             run,
             model,
@@ -88,6 +90,8 @@ class Scenario:
         for batch in run.shard(DATA, batch_size=12, seed=3, steps=self.steps):
             if self.form == "batch":
                 trainer.step(loss_of, batch)
+            elif self.form == "parts":
+                trainer.step([loss_of, loss_of], batch)
             else:
                 trainer.step(lambda batch=batch: loss_of(batch))
             reports.append(trainer.report)
