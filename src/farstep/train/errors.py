@@ -2,7 +2,7 @@
 
 from farstep.fabric.errors import ConfigError
 
-__all__ = ["ConfigError", "RunFailed", "TrainError"]
+__all__ = ["ConfigError", "RunFailed", "TrainError", "reason_of"]
 
 
 class TrainError(Exception):
@@ -14,3 +14,9 @@ class RunFailed(TrainError):
 
     The message is one line and names the rank and the cause.
     """
+
+
+def reason_of(error: BaseException) -> str:
+    """Says on one line, and briefly, why a member goes."""
+    text = " ".join(str(error).split())
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:200]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ from farstep.train.elastic.seams import HealingPort, RunOver
 from farstep.train.elastic.solo import SoloMembership
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.environment import Environment, detect
-from farstep.train.errors import ConfigError
+from farstep.train.errors import ConfigError, reason_of
 from farstep.train.healing import Healing, HealingSettings, state_sha256
 from farstep.train.place import Place
 from farstep.train.replay.membership import ReplayMembership, is_replay
@@ -78,6 +79,7 @@ class Run:
         self._is_finished = False
         self._is_closed = False
         self._handlers: dict[int, Any] = {}
+        self._process = os.getpid()
         atexit.register(self._at_exit)
 
     # -- facts ----------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Run:
                     setattr(shard, name, options[name])
             return shard
         options.setdefault("batch", self._trainer.policy.batch)
-        shard = Shard(source, place=self._place, **options)
+        shard = Shard(source, place=self._place, on_error=self._trainer.abandon, **options)
         self._shard = source, shard
         self._trainer.state.attach_data(ShardSource(shard))
         return shard
@@ -172,18 +174,24 @@ class Run:
             self._trainer.end()
 
     def close(self) -> None:
-        """Ends this process's part and frees everything. Safe to call twice."""
+        """Ends this process's part and frees everything. Safe to call twice.
+
+        If the loop over the shard has come to its end, or the run was told to :meth:`end`, the run is finished for
+        all. If the loop was left before that, this member leaves and the others go on. Without a shard nobody but the
+        program knows the end, and closing says that it is reached.
+        """
         if self._is_closed:
             return
+        if not self._is_over and not self._is_through(self._shard is None):
+            self.abandon("its program left the loop before the end of the run")
         self._is_closed = True
         atexit.unregister(self._at_exit)
         trainer = self._trainer
-        is_through = self._is_finished or (
-            not self._is_over and trainer is not None and trainer.place is not None
-        )
-        if is_through and trainer is not None:
+        if trainer is not None and (self._is_finished or not self._is_over):
             self._tell_state(trainer)
             self.link.finish(trainer.committed)
+            if trainer.wants_end and not self._is_finished:
+                trainer.give_up("the run was ended")  # the others may be at a step that will never be made
         self._is_over = True
         if self._trainer is not None:
             self._trainer.close()
@@ -194,11 +202,28 @@ class Run:
         self.endpoint.close()
         self._restore_signals()
 
+    def _is_through(self, is_end_by_closing: bool) -> bool:
+        """Whether the run is at its end, as far as this member can know.
+
+        Args:
+            is_end_by_closing: the program says so by closing the run here.
+        """
+        trainer = self._trainer
+        if trainer is None or trainer.place is None:
+            return False
+        is_exhausted = self._shard is not None and self._shard[1].ended_at == trainer.committed
+        return is_exhausted or trainer.wants_end or is_end_by_closing
+
     def _at_exit(self) -> None:
-        """Closes what nobody has closed; an exception that nobody caught has not finished the run for the others."""
+        """Closes what nobody has closed; a program that ends in the middle of its loop ends nobody else's run."""
+        if os.getpid() != self._process:  # a child that was forked, whose end is none of the run
+            return
         error = getattr(sys, "last_value", None)
-        if error is not None and not self._is_over and not self._is_closed:
-            self.abandon(f"{type(error).__name__}: {error}"[:200])
+        if not self._is_over and not self._is_closed:
+            if error is not None:
+                self.abandon(reason_of(error))
+            elif not self._is_through(False):
+                self.abandon("its program ended without run.close() before the end of the run")
         self.close()
 
     def _tell_state(self, trainer: Trainer) -> None:
@@ -215,8 +240,9 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._is_over:
-            self.abandon(f"{type(error).__name__}: {error}"[:200])
+        is_failure = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
+        if error is not None and is_failure and not self._is_over:
+            self.abandon(reason_of(error))
         self.close()
 
     # -- for the trainer ------------------------------------------------------------------------------

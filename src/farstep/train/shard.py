@@ -88,6 +88,10 @@ class Shard:
         epochs: end when the run has done so many.
         steps: end when the run has committed so many.
         inner: whether the processes of a seat split its part, or all get the whole of it.
+        on_error: is told of an exception that ends the iteration, before it is raised.
+
+    Attributes:
+        ended_at: steps that were committed when the last loop came to its end by itself; None if it did not.
 
     Raises:
         ConfigError: the source cannot be dealt, or a size is out of range; the message names what is valid.
@@ -108,6 +112,7 @@ class Shard:
         epochs: int | None = None,
         steps: int | None = None,
         inner: Literal["split", "same"] = "split",
+        on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
         loader = source if isinstance(source, DataLoader) else None
         dataset = source.dataset if isinstance(source, DataLoader) else source
@@ -134,7 +139,9 @@ class Shard:
         )
         self.epochs = epochs
         self.steps = steps
+        self.ended_at: int | None = None
         self._ask_place = place
+        self._on_error = on_error
         self._is_split = inner == "split"
         self._samples = _Samples(dataset)
         self._collate = collate_fn or default_collate
@@ -209,19 +216,34 @@ class Shard:
     def __iter__(self) -> Iterator[Any]:
         """Yields batches until the epoch, the run or the wanted number of steps ends."""
         epoch = None
+        self.ended_at = None
         while True:
-            place = self._ask_place()
-            if place is None or (self.steps is not None and self.ledger.step >= self.steps):
-                return
-            deal = self.ledger.deal(place.num_seats, place.shares)
-            epoch = deal.epoch if epoch is None else epoch
-            if self.epochs is not None:
-                is_over = deal.epoch >= self.epochs
-            else:
-                is_over = self.steps is None and deal.epoch != epoch
-            if is_over:
-                return
-            yield self._hand_out(deal, place)
+            try:
+                place = self._ask_place()
+                if place is None:
+                    return
+                deal = self._next_deal(place, epoch)
+                if deal is None:
+                    self.ended_at = self.ledger.step
+                    return
+                epoch = deal.epoch if epoch is None else epoch
+                batch = self._hand_out(deal, place)
+            except BaseException as error:
+                if self._on_error is not None:
+                    self._on_error(error)
+                raise
+            yield batch
+
+    def _next_deal(self, place: Place, epoch: int | None) -> Deal | None:
+        """Deals the next uncommitted step; None if it is beyond what the loop covers."""
+        if self.steps is not None and self.ledger.step >= self.steps:
+            return None
+        deal = self.ledger.deal(place.num_seats, place.shares)
+        if self.epochs is not None:
+            is_over = deal.epoch >= self.epochs
+        else:
+            is_over = self.steps is None and epoch is not None and deal.epoch != epoch
+        return None if is_over else deal
 
     def redeal(self) -> Any:
         """Returns the batch of the next uncommitted step for the place held now.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from farstep.train.elastic.trainer import Trainer
 from farstep.train.healing import Healing
@@ -156,6 +156,108 @@ def test_an_exception_between_two_steps_ends_the_run_of_nobody_else(monkeypatch:
     assert case.groups.results["a-0"] == case.groups.results["b-0"]
     assert case.groups.results["a-0"][0] > 3
     assert case.groups.results["a-0"][1] == 2
+
+
+class _Bad(Dataset[Any]):
+    """Numbers that one member cannot read from its third step on."""
+
+    def __init__(self) -> None:
+        self.is_bad: Callable[[], bool] = lambda: False
+
+    def __len__(self) -> int:
+        return len(DATA)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.is_bad():
+            raise ValueError("bad sample")
+        return DATA[index]
+
+
+WAYS = {
+    "break": "its program left the loop before the end of the run",
+    "end_of_program": "its program ended without run.close() before the end of the run",
+    "sys.exit": "SystemExit: 1",
+    "ctrl_c": "KeyboardInterrupt",
+    "data": "ValueError: bad sample",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_comes_out_of_the_loop_early_ends_the_run_of_nobody_else(way: str) -> None:
+    case = Case(healing=None, groups=3)
+    has_gone = threading.Event()
+
+    def loop(run: Run) -> tuple[int, int]:
+        model = small_model(1)
+        data = _Bad()
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        data.is_bad = lambda: way == "data" and run.name == "c-0" and trainer.committed == 3
+        end = 1_000_000
+        for batch in run.shard(data, batch_size=12, epochs=1_000_000):
+            trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+            assert trainer.report is not None
+            if run.name == "c-0" and trainer.committed == 3:
+                if way == "sys.exit":
+                    sys.exit(1)
+                if way == "ctrl_c":
+                    raise KeyboardInterrupt
+                if way != "data":
+                    break
+            elif has_gone.wait(0.001) and trainer.report.num_groups == 2:
+                end = min(end, trainer.committed + 5)
+            if trainer.committed >= end:
+                run.end()
+        assert trainer.report is not None
+        return trainer.committed, trainer.report.num_groups
+
+    def work(run: Run) -> tuple[int, int]:
+        try:
+            if way == "break" or run.name != "c-0":
+                return loop(run)
+            if way == "end_of_program":
+                result = loop(run)
+                run._at_exit()  # what the interpreter does at the end of a process
+                return result
+            with run:
+                return loop(run)
+        finally:
+            if run.name == "c-0":
+                run.close()
+                has_gone.set()
+
+    for name in ("a-0", "b-0", "c-0"):
+        case.groups.start(name, work)
+    case.groups.join("c-0")
+    error = case.groups.errors.pop("c-0", None)
+    assert (error is None) == (way in ("break", "end_of_program"))
+    case.end("c-0")
+    assert case.groups.results["a-0"] == case.groups.results["b-0"]
+    assert case.groups.results["a-0"][0] > 3
+    assert case.groups.results["a-0"][1] == 2
+    told = [fields["reason"] for kind, fields in case.groups.hub.events if kind == "member_leaves"]
+    assert told[0] == WAYS[way]
+
+
+def test_to_end_the_run_and_leave_the_loop_is_the_end_for_all() -> None:
+    groups = Groups(healing=None, groups=2, min_groups=1)
+
+    def work(run: Run) -> tuple[int, bool]:
+        model = small_model(1)
+        trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for batch in run.shard(DATA, batch_size=12, epochs=1_000_000):
+            trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+            if run.name == "a-0" and trainer.committed == 3:
+                run.end()
+                break
+        run.close()
+        return trainer.committed, run.is_finished
+
+    for name in ("a-0", "b-0"):
+        groups.start(name, work)
+    groups.join()
+    groups.close()
+    assert not groups.errors
+    assert groups.results["b-0"] == (3, True)
 
 
 def test_a_member_that_comes_after_the_end_has_nothing_to_do() -> None:

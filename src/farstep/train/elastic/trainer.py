@@ -21,7 +21,7 @@ from farstep.train.elastic.recall import Recall
 from farstep.train.elastic.seams import CheckpointPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import Closure, StepBroken, StepRunner, Vote
-from farstep.train.errors import ConfigError, RunFailed
+from farstep.train.errors import ConfigError, RunFailed, reason_of
 from farstep.train.place import Place
 
 if TYPE_CHECKING:
@@ -211,6 +211,9 @@ class Trainer:
             if self._state.data is None:
                 raise
             return self._state.loss  # the loop over the shard ends by itself
+        except BaseException as error:
+            self.abandon(error)
+            raise
 
     def _step(self, function: StepFunction | Sequence[StepFunction], batch: Any) -> float:
         began_ns = time.monotonic_ns()
@@ -248,7 +251,17 @@ class Trainer:
 
         Raises:
             RunOver: the run has ended, or this member has left it.
+            Exception: this member does not fit the run, or its checkpoint cannot be read; it then leaves.
         """
+        try:
+            self._ready()
+        except RunOver:
+            raise
+        except BaseException as error:
+            self.abandon(error)
+            raise
+
+    def _ready(self) -> None:
         if not self._is_formed:
             self._is_formed = True
             if self._checkpoint is not None:
@@ -284,31 +297,19 @@ class Trainer:
             raise RunOver("this member has no seat")
         if lane.broken_because is not None:
             raise StepBroken(lane.broken_because, is_own_finding=False)
-        try:
-            self._runner.attempt(lane, closures)
-            vote = self._runner.vote(
-                lane,
-                goes_on=not self._wants_end,
-                planned=self._formation.newest,
-                must_go=self._run.must_go,
-            )
-        except StepBroken:
-            raise
-        except BaseException as error:
-            self._abandon(error)
-            raise
+        self._runner.attempt(lane, closures)
+        vote = self._runner.vote(
+            lane,
+            goes_on=not self._wants_end,
+            planned=self._formation.newest,
+            must_go=self._run.must_go,
+        )
         self._runner.commit(norm=vote.norm, is_applied=vote.is_applied)
         self._formation.note_deal(0, -1)
         return vote
 
     def _regroup(self, broken: StepBroken) -> Regrouped:
-        try:
-            regrouped = self._formation.regroup(broken)
-        except RunOver:
-            raise
-        except BaseException as error:
-            self._abandon(error)
-            raise
+        regrouped = self._formation.regroup(broken)
         if regrouped.is_rolled_forward or regrouped.is_reborn:
             self._formation.note_deal(0, -1)
         return regrouped
@@ -387,12 +388,10 @@ class Trainer:
                 "step_skipped", step=state.committed - 1, cause="the gradient was not finite"
             )
         if state.refused_in_a_row >= self.policy.refused_steps_max:
-            error = RunFailed(
+            raise RunFailed(
                 f"{state.refused_in_a_row} steps in a row had no finite gradient (the last was step "
                 f"{state.committed - 1}); a lower learning rate may help"
             )
-            self._abandon(error)
-            raise error
 
     def _boundary(self, vote: Vote | None) -> None:
         """Does what belongs between two steps."""
@@ -426,9 +425,16 @@ class Trainer:
         """Asks all replica groups to end the run after the step under way."""
         self._wants_end = True
 
-    def _abandon(self, error: BaseException) -> None:
-        """Goes away in the middle of a step, so that the others need not find out by themselves."""
-        reason = f"{type(error).__name__}: {error}"[:200]
+    @property
+    def wants_end(self) -> bool:
+        """Whether :meth:`end` was called."""
+        return self._wants_end
+
+    def abandon(self, error: BaseException) -> None:
+        """Goes away because of an exception, at once, so that the others need not find out by themselves."""
+        if self._run.is_over:
+            return
+        reason = reason_of(error)
         logger.error("leaving the run: %s", reason)
         self._run.abandon(reason)
 
