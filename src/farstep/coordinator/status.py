@@ -174,7 +174,9 @@ def _member(proposer: Proposer, item: Attendance, now_ns: int) -> MemberStatus:
             item,
             generation is not None and generation.seat_of(item.member_id) is not None,
             is_inside,
-            is_gone,
+            # Evicted, but nothing is decided without it yet: it trains.
+            is_gone
+            and not (is_inside and item.evicted is not None and proposer.roster.may_live(item, now_ns)),
         ),
         seat=generation.seat_of(item.member_id) if generation else None,
         step=item.step,
@@ -195,7 +197,7 @@ def _state(item: Attendance, has_seat: bool, is_inside: bool, is_gone: bool) -> 
         return "gone"
     if item.wants == "observer":
         return "observer"
-    if item.leaving is not None:
+    if item.leaving is not None or item.evicted is not None:
         return "leaving"
     if is_inside:
         return "training" if has_seat else "spare"

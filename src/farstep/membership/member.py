@@ -232,9 +232,17 @@ class MemberCore:
         self._say(wire.Ready(step=step))
 
     def leave(self, reason: str, *, finished: bool = False, step: int | None = None) -> None:
-        """Says that this member wants out, or that the run is at its end."""
-        self.leaving = reason[:TEXT_CHARACTERS_MAX] or "leaves"
-        message = wire.Leave(reason=self.leaving, finished=finished, step=step)
+        """Says that this member wants out, or that the run is at its end.
+
+        Whoever wanted to leave and was let go does not know the end of the run: the others go on without it.
+        """
+        text = reason[:TEXT_CHARACTERS_MAX] or "leaves"
+        was_let_go = self.is_evicted and self.leaving is not None and not self.is_finishing
+        if finished and was_let_go:
+            return
+        if self.leaving is None or not finished:  # every coordinator has to hear what it wanted first
+            self.leaving = text
+        message = wire.Leave(reason=text, finished=finished, step=step)
         if finished:
             self._finish = message
         self._say(message)
@@ -349,6 +357,7 @@ class MemberCore:
         if self._finish is None and self.was_member:
             # As long as it is there it tells every later coordinator, which may know it from nobody else.
             self._finish = wire.Leave(reason=message.reason, finished=True, step=message.step)
+            self.leaving = message.reason
         self.notices.append(EndNotice(message.reason, message.step))
 
     @_handle.register

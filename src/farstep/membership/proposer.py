@@ -14,6 +14,7 @@ from typing import Any
 from farstep.membership import messages as wire
 from farstep.membership.bulletin import Bulletin
 from farstep.membership.effects import CommandError, Hangup, Note, Send
+from farstep.membership.plan import Blocked, plan_next
 from farstep.membership.records import MembershipConfig, Record
 from farstep.membership.roster import Absence, Attendance
 from farstep.membership.succession import WITNESS_DELAY_NS, Succession
@@ -22,6 +23,10 @@ __all__ = ["Proposer"]
 
 PAUSE_NS = 150_000_000
 """A tick that comes so late means that this process was stopped; the time does not count as others' silence."""
+
+LONG_PAUSE_NS = 500_000_000
+PAUSES_TOLD_NS = 10_000_000_000
+"""Shorter pauses than the first are noted together, once in the second, by number and longest."""
 
 
 class Proposer(Succession):
@@ -39,6 +44,9 @@ class Proposer(Succession):
     ) -> None:
         super().__init__(config, now_ns, name=name, seed=seed)
         self._bulletin = Bulletin()
+        self._pauses_told_ns = now_ns - PAUSES_TOLD_NS
+        self._num_pauses = 0
+        self._longest_pause_ns = 0
 
     # ---- what happens ----
 
@@ -94,7 +102,17 @@ class Proposer(Succession):
         if pause_ns > PAUSE_NS:
             self._last_tick_ns = now_ns
             self.roster.forgive(pause_ns)
-            self._effects.append(Note("coordinator_paused", {"pause_s": round(pause_ns / 1e9, 3)}))
+            self._tell_pause(pause_ns, now_ns)
+
+    def _tell_pause(self, pause_ns: int, now_ns: int) -> None:
+        """Notes a long pause at once and short ones, of which a busy machine has many, together."""
+        self._num_pauses += 1
+        self._longest_pause_ns = max(self._longest_pause_ns, pause_ns)
+        if pause_ns < LONG_PAUSE_NS and now_ns < self._pauses_told_ns + PAUSES_TOLD_NS:
+            return
+        fields = {"pause_s": round(self._longest_pause_ns / 1e9, 3), "num_pauses": self._num_pauses}
+        self._effects.append(Note("coordinator_paused", fields))
+        self._pauses_told_ns, self._num_pauses, self._longest_pause_ns = now_ns, 0, 0
 
     # ---- commands ----
 
@@ -107,15 +125,22 @@ class Proposer(Succession):
             self._effects.append(Send(item.link, wire.Drain(reason=item.leaving)))
         self._note("drain", item, reason=item.leaving)
         self._advance(now_ns)
-        return f"{item.info.name} is being drained: {item.leaving}"
+        blocked = self._obstacle(now_ns)
+        return f"{item.info.name} is being drained: {item.leaving}" + (f"; {blocked}" if blocked else "")
 
     def evict(self, name: str, reason: str, now_ns: int) -> str:
-        """Takes a member out at once; the running step is run again without it."""
+        """Takes a member out at once, or as soon as the run can go on without it.
+
+        The running step is run again without it.
+        """
         item = self._member_named(name)
         item.evicted = reason or "by the operator"
         self._note("evict", item, reason=item.evicted)
         self._advance(now_ns)
-        return f"{item.info.name} is evicted: {item.evicted}"
+        text = f"{item.info.name} is evicted: {item.evicted}"
+        is_seated = self.generation is not None and self.generation.seat_of(item.member_id) is not None
+        blocked = self._obstacle(now_ns) if is_seated else None
+        return text if blocked is None else f"{text}; it goes when the run can go on without it: {blocked}"
 
     def override(self, generation: int, names: Sequence[str], now_ns: int) -> str:
         """Decides without the named members of `generation` for good.
@@ -123,7 +148,7 @@ class Proposer(Succession):
         Whoever calls this vouches that nobody trains with them elsewhere.
 
         Raises:
-            CommandError: another generation is current, or one of the names is unknown or connected.
+            CommandError: another generation is current, or one of the names is unknown, or connected and heard.
         """
         base = self.generation
         if base is None or base.number != generation:
@@ -141,15 +166,40 @@ class Proposer(Succession):
                     f"valid: {', '.join(info.name for info in members)}"
                 )
             item = self.roster.get(found[0].member_id)
-            if item is not None and not self.roster.is_gone(item, now_ns):
+            if item is not None and self.roster.may_live(item, now_ns):
+                # Also if it is evicted: as long as nothing is decided without it, it trains.
                 raise CommandError(f"{name} is here; drain or evict it, then it votes on that itself")
             dropped.add(found[0].member_id)
         self.roster.dropped |= dropped
+        for member_id in dropped:
+            self._cut_off(member_id, now_ns)
         self._effects.append(
             Note("override", {"generation": generation, "dropped": sorted(dropped), "run_id": base.run_id})
         )
         self._advance(now_ns)
-        return f"generation {generation + 1} is decided without {', '.join(names)}"
+        without = f"without {', '.join(names)}"
+        if self.generation is None:
+            return f"run {base.run_id} is given up: nobody is left {without}; whoever comes begins a new one"
+        if self.generation.number > generation:
+            return f"generation {self.generation.number} is decided {without}"
+        text = self._obstacle(now_ns) or self.waiting or "the votes are being collected"
+        return f"generation {generation + 1} will be decided {without}: {text}"
+
+    def _cut_off(self, member_id: str, now_ns: int) -> None:
+        """Ends the line of a silent member that was dropped: what it says later must not count."""
+        item = self.roster.get(member_id)
+        if item is not None and item.link is not None:
+            link = item.link
+            self.roster.leave(link, Absence.LOST, now_ns)
+            self._effects.append(Hangup(link, wire.CLOSE_REFUSED, "dropped by the operator"))
+
+    def _obstacle(self, now_ns: int) -> str | None:
+        """Says why nobody can be taken out now, if that is so."""
+        if self.generation is None:
+            return None
+        people = self.roster.people(self.generation, now_ns)
+        outcome = plan_next(self.generation, people, self.config)
+        return outcome.text if isinstance(outcome, Blocked) else None
 
     def configure(self, changes: dict[str, Any], now_ns: int) -> MembershipConfig:
         """Changes group counts while the run goes on.
@@ -377,7 +427,7 @@ class Proposer(Succession):
         if item.leaving is None:
             self._note("member_leaves", item, reason=message.reason, finished=message.finished)
         item.leaving = item.leaving or message.reason or "leaves"
-        if message.finished and self.ended is None and self._knows_the_end(item, message.step):
+        if message.finished and self.ended is None and self._knows_the_end(item, message):
             self.ended = message.reason or "finished"
             self._final_step = message.step
             self._wait_for(None, now_ns)
@@ -408,19 +458,22 @@ class Proposer(Succession):
         item.event_serial = message.serial
         self._effects.append(Note(message.event, dict(message.fields), item.info.name, message.age_ns))
 
-    def _knows_the_end(self, item: Attendance, step: int | None) -> bool:
+    def _knows_the_end(self, item: Attendance, message: wire.Leave) -> bool:
         """Whether a member that says so can know that the run is finished.
 
         Whoever has a seat does. Others may have had one in the last step, before a generation without them was
-        decided; or they were told. Not so one that hung while the run went on: it is behind.
+        decided; or they were told. Not so one that hung while the run went on: it is behind. And not so one that
+        wanted to leave and was let go: its own end is not the run's.
         """
         base = self.generation
         if base is None or not item.was_member:
             return False
-        if base.seat_of(item.member_id) is not None:
-            return True
-        seated = (self.roster.get(info.member_id) for info in base.seats)
-        return step is not None and all(other is None or (other.step or 0) <= step for other in seated)
+        is_seated = base.seat_of(item.member_id) is not None
+        was_let_go = not is_seated and item.leaving not in (message.reason, message.reason or "leaves")
+        if was_let_go or message.step is None:
+            return is_seated
+        steps = (other.step for info in base.seats if (other := self.roster.get(info.member_id)) is not None)
+        return all((step or 0) <= message.step for step in steps)
 
     def _accept_certificate(self, sender: Attendance, member_id: str, now_ns: int) -> None:
         """Takes a member's word that a process of its own host has exited."""

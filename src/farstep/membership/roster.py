@@ -124,7 +124,7 @@ class Roster:
         item.was_member = item.was_member or hello.was_member
         item.known_number = hello.generation.number if hello.generation else 0
         item.leaving = hello.leaving if hello.leaving is not None else item.leaving
-        item.is_reported_gone = False
+        item.is_reported_gone = item.is_reported_gone and item.evicted is not None
         if hello.step is not None:
             item.step = hello.step
         self._by_link[link] = item
@@ -162,7 +162,7 @@ class Roster:
         """Notes a sign of life."""
         item.last_heard_ns = now_ns
         item.witness_delay_ns = 0
-        item.is_reported_gone = False
+        item.is_reported_gone = item.is_reported_gone and item.evicted is not None
 
     def forgive(self, pause_ns: int) -> None:
         """Takes a pause of the coordinator itself out of everybody's silence."""
@@ -202,6 +202,12 @@ class Roster:
         if item.member_id in self.certified or item.member_id in self.dropped or item.evicted is not None:
             return True
         return now_ns >= self.deadline_ns(item)
+
+    def may_live(self, item: Attendance, now_ns: int) -> bool:
+        """Whether a member may still train here, evicted or not: it was heard, or may come back any moment."""
+        if item.member_id in self.certified or item.member_id in self.dropped:
+            return False
+        return now_ns < self.deadline_ns(item)
 
     def cause(self, item: Attendance) -> str:
         """Says why a member is gone, or is about to be."""

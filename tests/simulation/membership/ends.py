@@ -92,7 +92,12 @@ class End:
     def say(self, member: Member) -> None:
         if member.is_told or member.was_evicted:
             return  # whoever is left out and knows it does not say anything about the run
-        self.was_said = True
+        member_id = member.core.info.member_id
+        proposers = [place.proposer for place in self.world.places if place.proposer is not None]
+        bases = [proposer.generation for proposer in proposers if proposer.generation is not None]
+        was_let_go = any(base.seat_of(member_id) is None for base in bases)
+        if member.core.leaving is None or not was_let_go:
+            self.was_said = True
         self.world.finish(member, STEPS)
 
     def restart(self) -> None:
@@ -119,7 +124,7 @@ class End:
         """Where the end is known everybody is told; where it is not, those who wait are told what for."""
         world = self.world
         if not self.was_said:
-            return  # all that trained had been left out when they were to say so: the run goes on
+            return  # all that trained had been let go when they were to say so: the run goes on without them
         if not self.was_restarted:
             assert self.is_known, f"the coordinator did not hear of the end\n{world.describe()}"
         for member in world.living():

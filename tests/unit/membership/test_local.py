@@ -281,7 +281,7 @@ def test_seat_that_was_left_out_just_now_can_still_say_that_the_run_is_finished(
     members = three(hub)
     for member in members:
         member.report_progress(9)
-    members[1].leave("maintenance")
+    hub.command(lambda proposer, now: proposer.evict("m-1", "it seemed to hang", now))
     with pytest.raises(Evicted):
         members[1].wait_generation(1, 5)
     members[1].leave("all steps done", finished=True, step=9)
@@ -291,6 +291,26 @@ def test_seat_that_was_left_out_just_now_can_still_say_that_the_run_is_finished(
     assert caught.value.was_evicted
     with pytest.raises(RunEnded):
         members[0].wait_generation(2, 5)
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_member_that_leaves_cannot_end_the_run(hub, is_drained):
+    members = three(hub)
+    if is_drained:
+        hub.command(lambda proposer, now: proposer.drain("m-2", "maintenance", now))
+        members[2].on_drain(lambda reason: members[2].leave(reason))
+    else:
+        members[2].leave("maintenance")
+    assert seats(members[0].wait_generation(1, 5)) == ["m-0", "m-1"]
+    members[2].leave("the run is finished", finished=True, step=9)
+    members[2].close()
+    with pytest.raises(MembershipTimeout):
+        members[0].wait_generation(2, 0.3)
+    hub.kill_coordinator()
+    hub.start_coordinator()  # also the next one is told nothing else
+    with pytest.raises(MembershipTimeout):
+        members[0].wait_generation(2, 0.5)
+    assert members[0].final_step is None
 
 
 def test_member_that_is_behind_cannot_end_the_run(hub):
