@@ -311,7 +311,7 @@ class Formation:
             lane = self._open(generation, seat)
             try:
                 kept_deal, is_void = self._align(lane)
-            except (ConfigError, RunFailed) as error:  # this member does not fit: the others go on without it
+            except ConfigError as error:  # this member does not fit: the others go on without it
                 self._is_over = True
                 self._link.leave(str(error)[:200])
                 self._drop_lane(str(error))
@@ -482,8 +482,8 @@ class Formation:
 
         Raises:
             EngineError: somebody is gone, or a newer generation has come.
-            ConfigError: this member does not fit the run.
-            RunFailed: this member cannot be given the state, or there is none left.
+            ConfigError: this member does not fit the run, or cannot be given its state.
+            RunFailed: there is no state left.
         """
         state = self._state
         reports = self._gather(lane)
@@ -574,7 +574,7 @@ class Formation:
             self._share(lane, plan, differing)
         text = f"cannot be given the state of seat {plan.reference}: after loading it, its hash still differs"
         if lane.seat in differing:
-            raise RunFailed(f"this member {text}")
+            raise ConfigError(f"this member {text}")
         raise EngineError(f"rank {differing[0]} {text}")
 
     def _share(self, lane: Lane, plan: Alignment, receivers: list[int]) -> None:
