@@ -65,6 +65,7 @@ class KeptCheckpoint(Checkpoint):
 
     def save_last(self, step: int, adapter: Restorable) -> None:
         """Saves the state at the end of the run, unless that is done, and waits until it is written."""
+        self.forget()  # what was due is made up for by this one
         self.wait()
         if self._newest_saved != step:
             self.save(step, adapter.capture(), info=self._info).wait()

@@ -36,6 +36,10 @@ _log = logging.getLogger("farstep.train.checkpoint")
 class Restorable(Protocol):
     """A state that can be saved and restored."""
 
+    @property
+    def committed(self) -> int:
+        """Steps committed so far."""
+
     def capture(self) -> dict[str, Any]:
         """Returns the state as nested dicts and lists of tensors and plain values; tensors are not copied."""
 
@@ -89,6 +93,7 @@ class Checkpoint:
         )
         self._is_swept = False
         self._is_overdue = False
+        self._last: tuple[int, Restorable] | None = None
         self._group: dist.ProcessGroup | None = None
         self._info: dict[str, Any] = {}
 
@@ -137,8 +142,15 @@ class Checkpoint:
         return self._saver.wait(timeout_s)
 
     def close(self) -> None:
-        """Waits for the save under way."""
+        """Waits for the save under way, and makes up for one that was due meanwhile."""
         self._saver.close()
+        if self._is_overdue and self._last is not None:
+            self._is_overdue = False
+            step, adapter = self._last
+            if adapter.committed == step:  # it still is the state of that boundary
+                self.save(step, adapter.capture(), group=self._group, info=self._info)
+                self._saver.close()
+        self._last = None
 
     # -- loading --------------------------------------------------------------------------------
 
@@ -257,15 +269,20 @@ class Checkpoint:
     def at_boundary(self, step: int, adapter: Restorable, *, is_writer: bool) -> None:
         """Saves if one is due; never raises for trouble with the disk.
 
-        If the one before is still being written, it is saved at the first step that finds it written.
+        If the one before is still being written, it is saved at the first step that finds it written, or at the end.
         """
         if not is_writer:
             self._is_overdue = False
             return
+        self._last = step, adapter
         self._is_overdue |= self.is_due(step)
         if self._is_overdue and not self._saver.is_busy(self._group):
             self._is_overdue = False
             self.save(step, adapter.capture(), group=self._group, info=self._info)
+
+    def forget(self) -> None:
+        """Makes up for nothing any more: the state may have been left in the middle of a step."""
+        self._is_overdue = False
 
     def __enter__(self) -> Self:
         return self

@@ -188,8 +188,11 @@ class CheckpointPort(Protocol):
     def at_boundary(self, step: int, adapter: StateAdapter, *, is_writer: bool) -> None:
         """May write; must not raise."""
 
+    def forget(self) -> None:
+        """Makes up for nothing any more that was due: the state may be in the middle of a step."""
+
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for what is being written, and makes up for what was due meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

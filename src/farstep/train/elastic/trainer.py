@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from farstep.fabric.expected import expect
 from farstep.membership.beacon import Beacon
+from farstep.train.arguments import expect_functions, expect_loss, expect_replica, expect_run
 from farstep.train.elastic.alignment import KeptDeal
 from farstep.train.elastic.figures import StepFigures
 from farstep.train.elastic.formation import Formation, Regrouped
@@ -121,6 +123,19 @@ class Trainer:
         checkpoint: CheckpointPort | None = None,
         memory: PeerMemory | None = None,
     ) -> None:
+        expect_run(run)
+        if policy is not None:
+            expect("policy", policy, Synchronous, "a farstep.Synchronous, or None")
+        expect_replica(
+            model,
+            optimizer,
+            scheduler=scheduler,
+            state=state,
+            clip_norm=clip_norm,
+            seed=seed,
+            checkpoint=checkpoint,
+            memory=memory,
+        )
         self.policy = policy if policy is not None else Synchronous()
         self.report: StepReport | None = None
         self._run = run
@@ -217,7 +232,7 @@ class Trainer:
 
     def _step(self, function: StepFunction | Sequence[StepFunction], batch: Any) -> float:
         began_ns = time.monotonic_ns()
-        functions = list(function) if isinstance(function, Sequence) else [function]
+        functions = expect_functions(function)
         if self._formation.lane is None:
             self.ready()
         stalled_ms, attempts = 0.0, 0
@@ -432,6 +447,8 @@ class Trainer:
 
     def abandon(self, error: BaseException) -> None:
         """Goes away because of an exception, at once, so that the others need not find out by themselves."""
+        if self._checkpoint is not None:
+            self._checkpoint.forget()
         if self._run.is_over:
             return
         reason = reason_of(error)
@@ -466,6 +483,5 @@ def _check_is_shared(model: nn.Module) -> None:
 
 
 def _closures(functions: Sequence[StepFunction], batch: Any) -> list[Closure]:
-    if batch is _NOTHING:
-        return list(functions)
-    return [lambda function=function: function(batch) for function in functions]  # type: ignore[misc]
+    arguments = () if batch is _NOTHING else (batch,)
+    return [lambda function=function: expect_loss(function(*arguments)) for function in functions]  # type: ignore[misc]

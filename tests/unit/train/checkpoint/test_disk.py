@@ -278,6 +278,7 @@ class Replica:
     def __init__(self, step: int) -> None:
         self.state = state_of(step)
         self.restored = None
+        self.committed = step
 
     def capture(self) -> dict:
         return self.state
@@ -315,6 +316,23 @@ def test_a_checkpoint_that_is_due_too_early_is_made_up_for(tmp_path: Path) -> No
             checkpoint.at_boundary(step, Replica(step), is_writer=True)
             checkpoint.wait()
     assert steps(tmp_path) == [2, 6, 8]
+
+
+@pytest.mark.parametrize(("trouble", "found"), [("", [2, 4]), ("torn", [2]), ("replaced", [2])])
+def test_what_was_due_at_the_end_is_written_before_it_closes(
+    tmp_path: Path, trouble: str, found: list[int]
+) -> None:
+    files = GatedFiles()
+    with Checkpoint(tmp_path, every_steps=2, files=files) as checkpoint:
+        for step in (1, 2, 3, 4):
+            replica = Replica(step)
+            checkpoint.at_boundary(step, replica, is_writer=True)
+        if trouble == "torn":  # an exception has left the state somewhere in a step
+            checkpoint.forget()
+        if trouble == "replaced":
+            replica.committed = 7
+        files.gate.set()
+    assert steps(tmp_path) == found
 
 
 def test_a_checkpoint_that_goes_while_it_is_loaded_is_passed_over(
