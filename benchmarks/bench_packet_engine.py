@@ -51,7 +51,7 @@ class Case:
 CASES = {
     "128": Case(128, 8),
     "1024": Case(1_024, 16, rate_must=20e6),
-    "8192": Case(8_192, 32, rate_must=10e6, memory_must_mib=200),
+    "8192": Case(8_192, 32, rate_must=10e6, memory_must_mib=190),
     "131072x8": Case(131_072, 512, planes=8, memory_must_mib=24 * 1024),
 }
 LARGE = "131072x8"
