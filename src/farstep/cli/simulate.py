@@ -170,7 +170,7 @@ def _run(
     from farstep.sim.run import Progress as Step
     from farstep.sim.run import compare
 
-    stuck: dict[str, "SimulationStalled"] = {}
+    stuck: dict[str, SimulationStalled] = {}
 
     def tell(name: str, stalled: "SimulationStalled") -> None:
         stuck[name] = stalled
