@@ -21,10 +21,17 @@ from farstep.membership.records import new_member_id
 
 __all__ = ["Agent", "Witness"]
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 """Signals of the agent that are meant for its command."""
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 """Those after which the command is not started again."""
 
 RESTART_WAIT_S = (1.0, 30.0)
@@ -110,9 +117,10 @@ class Agent:
         variables = {**self._environment, "FARSTEP_MEMBER_ID": member_id}
         # A group of its own: a terminal's Ctrl-C comes once, and nothing the command has started outlives it.
         self._child = child = subprocess.Popen(self._command, env=variables, process_group=0)
-        if self._ending is not None:
-            child.send_signal(self._ending)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        with _guard(child.pid):
+            if self._ending is not None:
+                child.send_signal(self._ending)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # not reaped yet: the number is still its own
         self._child = None
@@ -143,6 +151,33 @@ class Agent:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _guard(group: int) -> Iterator[None]:
+    """Has a shell wait beside a group of processes, which kills them all once this process is gone, however it went.
+
+    A signal at the parent's death would reach the command alone, not what it has started.
+    """
+    try:
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", f"read -r line; kill -s KILL -- -{group}"],
+            stdin=subprocess.PIPE,  # ends with this process: nobody else holds the other end
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        _log.warning("if this process is killed its command goes on: /bin/sh cannot be started: %s", error)
+        yield
+        return
+    try:
+        yield
+    finally:  # the group is not reaped yet, so that the number is still its own
+        guard.kill()
+        guard.wait()
+        assert guard.stdin is not None
+        guard.stdin.close()
 
 
 def _ending(status: int) -> str:

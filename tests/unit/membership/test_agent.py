@@ -97,3 +97,39 @@ def test_signals_go_to_the_command_and_end_the_agent(number):
         assert process.stdout.read().split() == ["leaving", "dead"]
         timer.cancel()
     assert process.returncode == 0
+
+
+AGENT = """
+import os, sys
+from farstep.membership.agent import Agent
+class Witness:
+    def certify_death(self, member_id):
+        pass
+sys.exit(Agent(["sh", "-c", sys.argv[1]], "a-0", environment=os.environ, witness=Witness()).run())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+def test_nothing_goes_on_without_its_agent(tmp_path, number):
+    # The command has a child of its own, and does not listen to anything.
+    script = f"trap '' TERM; sleep 97 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/ids; wait"
+    process = subprocess.Popen([sys.executable, "-c", AGENT, script], start_new_session=True)
+    until(lambda: (tmp_path / "ids").exists())
+    process.send_signal(number)
+    process.wait(20)
+    for pid in map(int, (tmp_path / "ids").read_text().split()):
+        until(lambda pid=pid: has_gone(pid))
+
+
+def until(condition):
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def has_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
