@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 from farstep.engine import Endpoint, EndpointProfile, PortConfig
 from farstep.membership import MemberInfo
 from farstep.membership.addresses import AddressBook, AddressError
+from farstep.train.arguments import expect_counts, expect_known, expect_settings, expect_who
+from farstep.train.elastic.farewell import compare_at_end
 from farstep.train.elastic.inner import AloneInside, InnerRanks, TogetherInside
 from farstep.train.elastic.link import MembershipLink
 from farstep.train.elastic.relay import MembershipRelay, RelayedMembership, RelayState
@@ -39,6 +41,20 @@ if TYPE_CHECKING:
 __all__ = ["Run", "join"]
 
 logger = logging.getLogger("farstep.train")
+
+SHARD_OPTIONS = (
+    "batch_size",
+    "batch",
+    "seed",
+    "shuffle",
+    "drop_last",
+    "collate_fn",
+    "num_workers",
+    "epochs",
+    "steps",
+    "inner",
+)
+"""What :meth:`Run.shard` takes beside the source."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -127,6 +143,7 @@ class Run:
         """
         if self._trainer is None:
             raise ConfigError("run.shard(...) needs the trainer: make farstep.Trainer(run, ...) before it")
+        expect_known(options, SHARD_OPTIONS, "run.shard(...)")
         if self._shard is not None:
             known, shard = self._shard
             if known is not source:
@@ -134,6 +151,7 @@ class Run:
                     "run.shard(...) was called with another source before; a run deals one data set: "
                     "join data sets with torch.utils.data.ConcatDataset, and iterate over others directly"
                 )
+            expect_counts(epochs=options.get("epochs"), steps=options.get("steps"))
             for name in ("epochs", "steps"):
                 if name in options:
                     setattr(shard, name, options[name])
@@ -227,12 +245,18 @@ class Run:
         self.close()
 
     def _tell_state(self, trainer: Trainer) -> None:
-        """Leaves the hash of the state in the event log: a replay of the run must come to the same."""
+        """Logs the hash of the state, which a replay must come to as well; compares it with that of the others."""
         place = trainer.place
-        is_asked = place is not None and (place.seat == 0 or self.is_replay)
-        if is_asked and self.inner.size == 1:
-            sha256 = state_sha256(trainer.state.capture())
+        if place is None:
+            return
+        sha256 = state_sha256(trainer.state.capture())
+        if (place.seat == 0 or self.is_replay) and self.inner.size == 1:
             self.link.membership.event("final_state", step=trainer.committed, sha256=sha256)
+        generation = self.link.membership.current()
+        if generation is not None and not self.is_replay:
+            compare_at_end(
+                self.link.membership, generation, step=trainer.committed, lane=self.inner.rank, sha256=sha256
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -375,6 +399,7 @@ def join(
         MembershipError: the coordinator refuses this member.
         EngineError: a port cannot be opened.
     """
+    expect_settings(coordinator, name, site, spare, tls, run, ports, profile, healing)
     found = detect()
     coordinators = found.coordinators
     if coordinator is not None:
@@ -393,6 +418,7 @@ def join(
         member_id=found.member_id if name in (None, found.group) else None,
         bind=found.bind,
     )
+    expect_who(environment)
     try:
         host = _own_host(coordinators)
     except AddressError as error:

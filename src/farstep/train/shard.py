@@ -30,6 +30,9 @@ from torch.utils.data import (
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.distributed import DistributedSampler
 
+from farstep.fabric.errors import quoted
+from farstep.fabric.expected import expect_whole
+from farstep.train.arguments import COUNT_MAX, expect_counts, expect_flag, expect_seed
 from farstep.train.errors import ConfigError
 from farstep.train.ledger import BatchRule, Deal, Range, SampleLedger, cut_evenly
 from farstep.train.permutation import mix, mix_many
@@ -126,9 +129,15 @@ class Shard:
             raise ConfigError(f"batch_size is {batch_size!r}; valid: an integer of at least 1")
         if inner not in ("split", "same"):
             raise ConfigError(f'inner is {inner!r}; valid: "split", "same"')
-        for name, value in (("epochs", epochs), ("steps", steps)):
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} is {value}; valid: at least 0, or None")
+        expect_whole("batch_size", batch_size, -COUNT_MAX, COUNT_MAX)
+        expect_counts(epochs=epochs, steps=steps, num_workers=num_workers)
+        expect_seed(seed)
+        expect_flag("shuffle", shuffle)
+        expect_flag("drop_last", drop_last)
+        if collate_fn is not None and not callable(collate_fn):
+            raise ConfigError(
+                f"collate_fn = {quoted(collate_fn)}: must be a function of a list of samples, or None"
+            )
         self.ledger = SampleLedger(
             len(dataset),  # type: ignore[arg-type]
             batch_size=batch_size,

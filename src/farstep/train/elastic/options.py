@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+from farstep.fabric.expected import expect_whole
+from farstep.train.arguments import COUNT_MAX, expect_flag, expect_number
 from farstep.train.errors import ConfigError
 
 __all__ = ["Synchronous"]
+
+BUCKET_BYTES_MAX = 1 << 34
+"""Largest bucket; larger ones would only delay the first."""
 
 _BATCHES = ("global", "per_group")
 _SCALINGS = ("none", "linear", "sqrt")
@@ -50,14 +56,11 @@ class Synchronous:
             raise ConfigError(f"batch is {self.batch!r}; valid are {', '.join(_BATCHES)}")
         if self.lr_scaling not in _SCALINGS:
             raise ConfigError(f"lr_scaling is {self.lr_scaling!r}; valid are {', '.join(_SCALINGS)}")
-        if self.bucket_bytes < 4096:
-            raise ConfigError(f"bucket_bytes is {self.bucket_bytes}; it must be at least 4096")
-        if self.refused_steps_max < 1:
-            raise ConfigError(f"refused_steps_max is {self.refused_steps_max}; it must be at least 1")
-        if not self.step_deadline_s > 0:
-            raise ConfigError(f"step_deadline_s is {self.step_deadline_s}; it must be above 0")
-        if not self.stall_s > 0:
-            raise ConfigError(f"stall_s is {self.stall_s}; it must be above 0")
+        expect_whole("bucket_bytes", self.bucket_bytes, 4096, BUCKET_BYTES_MAX)
+        expect_flag("skip_not_finite", self.skip_not_finite, may_be_none=False)
+        expect_whole("refused_steps_max", self.refused_steps_max, 1, COUNT_MAX)
+        expect_number("step_deadline_s", self.step_deadline_s, 1e7)
+        expect_number("stall_s", self.stall_s, math.inf)
 
     def lr_factor(self, samples: int, reference_samples: int) -> float:
         """What the learning rate of a step is multiplied by.
