@@ -48,33 +48,23 @@ def given_address(address: str | None) -> str:
     return address
 
 
-def tls_files(directory: Path | None, name: str) -> "TlsFiles | None":
+def tls_files(directory: Path | None, name: str, *, option: str = "--name") -> "TlsFiles | None":
     """Returns the certificate files of a participant; None if neither command line nor environment name a folder.
 
     Raises:
         CommandError: they are missing, have expired or cannot be used.
     """
-    from farstep.membership.tls import TlsFiles
+    from farstep.membership.tls import TlsError, TlsFiles
 
     given = os.environ.get("FARSTEP_TLS")
     directory = directory or (Path(given) if given else None)
     if directory is None:
         return None
     try:
-        files = TlsFiles.in_directory(directory, name)
-        files.client_context()
-    except FileNotFoundError as error:
-        raise CommandError(str(error), status=USAGE) from error
-    except OSError as error:
-        raise CommandError(
-            f"the certificate {name}.pem, its key or ca.pem in {directory} cannot be used: "
-            f"{getattr(error, 'reason', None) or error.strerror or error}",
-            status=USAGE,
-        ) from error
-    for path, until, hint in expiries(files):
-        if until <= datetime.datetime.now(datetime.UTC):
-            raise CommandError(f"{path} has expired on {until:%Y-%m-%d}", status=USAGE, hint=hint)
-    return files
+        return TlsFiles.in_directory(directory, name, option=option)
+    except (FileNotFoundError, TlsError) as error:
+        message, _, hint = str(error).partition("; ")
+        raise CommandError(message, status=USAGE, hint=hint) from error
 
 
 def expiries(files: "TlsFiles") -> list[tuple[Path, datetime.datetime, str]]:
@@ -110,7 +100,7 @@ class Control:
 
         # What every coordinator's certificate says, wherever it runs.
         self._extensions = {"sni_hostname": COORDINATOR_NAME}
-        files = tls_files(tls, name)
+        files = tls_files(tls, name, option="--operator")
         self._context = files.client_context() if files is not None else None
         try:
             self._book = AddressBook(given_address(address), is_secure=files is not None)

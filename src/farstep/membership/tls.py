@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COORDINATOR_NAME", "TlsFiles", "file_stem"]
+__all__ = ["COORDINATOR_NAME", "TlsError", "TlsFiles", "file_stem"]
 
 COORDINATOR_NAME = "farstep-coordinator"
 """Every coordinator's certificate carries this name, so that it may run at any address."""
@@ -19,6 +21,10 @@ ANY_SUFFIX = "@"
 def file_stem(name: str) -> str:
     """Returns the name of a certificate's files, without their endings."""
     return f"{name[:-1]}{ANY_SUFFIX}" if name.endswith("*") else name
+
+
+class TlsError(OSError):
+    """A certificate or key cannot be used; the message names its file and says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,19 @@ class TlsFiles:
     key: Path
 
     @classmethod
-    def in_directory(cls, directory: str | Path, name: str) -> TlsFiles:
+    def in_directory(cls, directory: str | Path, name: str, *, option: str = "--name") -> TlsFiles:
         """Names the files `ca.pem`, `NAME.pem` and `NAME.key` of a directory.
 
         If there is no certificate for the name itself, the one with the longest beginning of it is taken.
 
+        Args:
+            directory: folder of certificates.
+            name: of the participant.
+            option: how `farstep certificates` is told such a name.
+
         Raises:
             FileNotFoundError: one of them is missing.
+            TlsError: one of them cannot be read or used, or has expired.
         """
         root = Path(directory)
         stem = file_stem(name)
@@ -53,20 +65,74 @@ class TlsFiles:
         files = cls(root / "ca.pem", root / f"{stem}.pem", root / f"{stem}.key")
         for path in (files.authority, files.certificate, files.key):
             if not path.is_file():
-                raise FileNotFoundError(
-                    f"{path} is missing; `farstep certificates {root} --name {name}` makes it"
-                )
+                more = "" if name == "coordinator" else f" {option} {name}"  # that one is always made
+                raise FileNotFoundError(f"{path} is missing; `farstep certificates {root}{more}` makes it")
+        files.client_context()
+        files._check_dates()
         return files
 
     def client_context(self) -> ssl.SSLContext:
         """Returns the context of one who connects; the peer must be a coordinator of this authority."""
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.authority))
-        context.load_cert_chain(self.certificate, self.key)
-        return context
+        return self._context(ssl.Purpose.SERVER_AUTH)
 
     def server_context(self) -> ssl.SSLContext:
         """Returns the context of a coordinator; nobody gets in without a certificate of this authority."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.authority))
-        context.load_cert_chain(self.certificate, self.key)
+        context = self._context(ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+    def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        for path, mark in (
+            (self.authority, "CERTIFICATE-----"),
+            (self.certificate, "CERTIFICATE-----"),
+            (self.key, "PRIVATE KEY-----"),
+        ):
+            _check_content(path, mark)
+        try:
+            context = ssl.create_default_context(purpose, cafile=str(self.authority))
+        except ssl.SSLError as error:
+            raise TlsError(f"{self.authority} cannot be used: {_reason(error)}") from error
+        try:
+            # Never asks at the terminal: a key with a password cannot be used.
+            context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise TlsError(f"{self.certificate} cannot be used: {self.key} is not its key") from error
+            raise TlsError(f"{self.certificate} or {self.key} cannot be used: {_reason(error)}") from error
+        return context
+
+    def _check_dates(self) -> None:
+        with contextlib.suppress(ModuleNotFoundError):  # then the other side says it
+            from cryptography import x509
+
+            folder = self.certificate.parent
+            for path, remedy in (
+                (self.authority, "make a new authority in an empty folder: farstep certificates DIR"),
+                (
+                    self.certificate,
+                    f"farstep certificates {folder} --renew, with the --name and --operator of all it is for",
+                ),
+            ):
+                try:
+                    until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+                except ValueError as error:
+                    raise TlsError(f"{path} cannot be used: {error}") from error
+                if until <= datetime.datetime.now(datetime.UTC):
+                    raise TlsError(f"{path} has expired on {until:%Y-%m-%d}; {remedy}")
+
+
+def _check_content(path: Path, mark: str) -> None:
+    """Says of a file what the TLS library would not: which it is, and that it is empty or something else."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not content.strip():
+        raise TlsError(f"{path} cannot be used: it is empty")
+    if mark.encode() not in content:
+        kind = "private key" if "KEY" in mark else "certificate"
+        raise TlsError(f"{path} cannot be used: it is no {kind} in PEM form")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or error.strerror or str(error)).replace("_", " ").lower()

@@ -484,7 +484,7 @@ def _connector(environment: Environment) -> Callable[[MemberInfo], Any]:
         tls = (
             TlsFiles.in_directory(environment.tls, environment.group) if environment.tls is not None else None
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         raise ConfigError(str(error)) from None
 
     def connect(info: MemberInfo) -> Any:
