@@ -258,7 +258,10 @@ def test_certificates_are_listed_and_mistakes_told(tmp_path):
         (("--insecure", "--port", "70000"), 2, ["--port"]),
         (("--tls", "{pki}", "--host", "no-such-host.invalid"), 4, ["no-such-host.invalid"]),
         (("--insecure", "--out", "/proc/none"), 4, ["/proc"]),
-        (("--insecure", "--port", "0", "--announce", "/proc/none/where"), 4, ["/proc"]),
+        (("--insecure", "--port", "0", "--announce", "/proc/none/where"), 2, ["no folder /proc/none"]),
+        (("--insecure", "--port", "0", "--announce", "/proc"), 2, ["--announce", "/proc is a folder"]),
+        (("--insecure", "--port", "0", "--groups", "1025"), 2, ["--groups", "1024"]),
+        (("--insecure", "--port", "0", "--run", ""), 2, ["--run", "valid: letters, digits"]),
     ],
 )
 def test_a_coordinator_that_cannot_start_says_why(pki, arguments, status, texts):
@@ -436,3 +439,37 @@ def test_the_status_of_the_command_is_the_status_of_join():
 
 def test_what_members_say_cannot_drive_a_terminal():
     assert printable("a\x1b[2J\x07\nb\u202e") == "a\ufffd[2J\ufffd\ufffdb\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("join", "--coordinator", "x", "--site", "x\ny", "--", "true"), ["--site", "printable"]),
+        (("join", "--coordinator", "x", "--site", "x" * 3000, "--", "true"), ["--site", "at most 64"]),
+        (("join", "--coordinator", "host:0", "--name", "a", "--", "true"), ["nobody listens at port 0"]),
+        (("status", "--coordinator", "host:0"), ["nobody listens at port 0"]),
+        (("status", "--coordinator", "a\nb"), ["is no address"]),
+        (("drain", "a", "--coordinator", "127.0.0.1:1", "--reason", "x\ny"), ["--reason", "one line"]),
+        (("local", ""), ["the command is empty"]),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_starts(arguments, texts):
+    fails(farstep(*arguments), 2, *texts)
+
+
+def test_causes_have_room_in_a_narrow_terminal():
+    from rich.console import Console
+
+    from farstep.cli.members import _screen
+
+    figures = {"step_p50_ns": 1e8, "step_p99_ns": 2e8, "step_max_ns": 3e8, "loss": 2.5}
+    member = {
+        "name": "a-0", "site": "west", "state": "leaving", "seat": 0, "step": 12345, "silent_s": 0.1,
+        "cause": "the host is taken down for maintenance", "figures": figures,
+    }  # fmt: skip
+    status = {
+        "run_id": "run/1", "generation": None, "step": 12345, "waiting": None, "ended": None, "members": [member],
+    }  # fmt: skip
+    console = Console(width=80, record=True)
+    console.print(_screen(status))
+    assert "a-0: the host is taken down for maintenance" in console.export_text()

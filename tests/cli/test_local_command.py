@@ -35,3 +35,10 @@ def test_a_command_that_is_not_there_is_named() -> None:
     assert done.returncode == 4
     assert "/nonexistent/program" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(110)
+def test_a_member_that_did_not_end_well_is_named() -> None:
+    done = local("--groups", "2", "--", "/bin/sh", "-c", '[ "$FARSTEP_GROUP" = group-0 ]')
+    assert done.returncode == 3
+    assert "error: the others ended well, but not group-1 (1)" in done.stderr

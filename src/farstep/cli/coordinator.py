@@ -5,6 +5,7 @@ import datetime
 import errno
 import ipaddress
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farstep.cli.errors import LOCAL, USAGE, CommandError
+from farstep.cli.join import NAME
 
 if TYPE_CHECKING:
     from farstep.membership.tls import TlsFiles
@@ -29,11 +31,11 @@ def coordinator(
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0 takes a free one.")] = 7077,
     run: Annotated[str, typer.Option(help="Name of the run; members of others are refused.")] = "run",
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Replica groups to wait for at the start.")
+        int | None, typer.Option(min=1, max=1024, help="Replica groups to wait for at the start.")
     ] = None,
-    min_groups: Annotated[int, typer.Option(min=1, help="With fewer, all wait.")] = 1,
-    max_groups: Annotated[int, typer.Option(min=1, help="More than so many become spares.")] = 1024,
-    spares: Annotated[int, typer.Option(min=0, help="Hot spares to keep.")] = 0,
+    min_groups: Annotated[int, typer.Option(min=1, max=1024, help="With fewer, all wait.")] = 1,
+    max_groups: Annotated[int, typer.Option(min=1, max=1024, help="More than so many become spares.")] = 1024,
+    spares: Annotated[int, typer.Option(min=0, max=1024, help="Hot spares to keep.")] = 0,
     fixed_seats: Annotated[
         bool, typer.Option("--fixed-seats", help="Wait for a replacement instead of going on with fewer.")
     ] = False,
@@ -62,6 +64,15 @@ def coordinator(
     from farstep.coordinator.journal import Journal
     from farstep.membership.records import MembershipConfig
 
+    if not re.fullmatch(NAME, run):
+        raise CommandError(
+            f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
+            status=USAGE,
+        )
+    if announce is not None and announce.is_dir():
+        raise CommandError(f"--announce: {announce} is a folder; valid: a file", status=USAGE)
+    if announce is not None and not announce.parent.is_dir():
+        raise CommandError(f"--announce: there is no folder {announce.parent}", status=USAGE)
     files = _tls(tls, insecure=insecure, host=host)
     values: dict[str, Any] = {
         "run": run,
@@ -77,8 +88,6 @@ def coordinator(
         config = MembershipConfig.model_validate(values)
         log = None if out is None else out / "events.jsonl"
         settings = ServerSettings(host=host, port=port, tls=files, announce=announce, log=log)
-        if announce is not None:
-            announce.parent.mkdir(parents=True, exist_ok=True)
         journal = Journal(log)
         if end_with_input:
             threading.Thread(target=_end_with_input, name="farstep-input", daemon=True).start()

@@ -64,6 +64,7 @@ def join(
             f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
             status=USAGE,
         )
+    _check_site(site if site is not None else os.environ.get("FARSTEP_SITE", ""))
     address = _from_anywhere(given_address(coordinator))
     files = tls_files(tls, group)
     variables = _variables(address, group, site, run, tls, is_spare=spare)
@@ -101,6 +102,16 @@ def _variables(
         "FARSTEP_SPARE": "1" if is_spare else None,
     }
     return {**os.environ, **{key: value for key, value in given.items() if value is not None}}
+
+
+def _check_site(site: str) -> None:
+    """Refuses here what the command would only find out once it has imported everything."""
+    if len(site) > 64 or not site.isprintable():
+        shown = site if len(site) <= 64 else f"{site[:32]}..."
+        raise CommandError(
+            f"--site: {shown!r} cannot be the name of a site; valid: at most 64 printable characters",
+            status=USAGE,
+        )
 
 
 def _from_anywhere(addresses: str) -> str:

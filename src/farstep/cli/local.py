@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from farstep.cli.errors import LOCAL, REMOTE, CommandError
+from farstep.cli.errors import LOCAL, REMOTE, USAGE, CommandError
 
 __all__ = ["local"]
 
@@ -28,6 +28,9 @@ def local(
     """
     from farstep.train.elastic.launch import LocalJob
     from farstep.train.errors import RunFailed
+
+    if not command[0]:
+        raise CommandError("the command is empty", status=USAGE, hint="farstep local train.py")
 
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -57,4 +60,6 @@ def local(
     bad = [f"{name} ({process.returncode})" for name, process in job.members.items() if process.returncode]
     if len(bad) == len(job.members):
         raise CommandError(f"no member ended well: {', '.join(bad)}", status=REMOTE)
+    if bad:
+        raise CommandError(f"the others ended well, but not {', '.join(bad)}", status=REMOTE)
     return 0

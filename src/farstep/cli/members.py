@@ -16,6 +16,7 @@ __all__ = ["drain", "events", "evict", "groups", "override", "status"]
 
 WATCH_S = 0.5
 RETRY_S = 0.5
+REASON_CHARACTERS_MAX = 500
 
 _STYLES = {
     "training": "green",
@@ -81,11 +82,14 @@ def _screen(status: dict[str, Any]) -> "RenderableType":
     table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
     for name in shown:
-        table.add_column(name, justify=_COLUMNS[name], no_wrap=name != "why", overflow="fold")
+        table.add_column(name, justify=_COLUMNS[name], no_wrap=True, overflow="fold")
     for member, row in zip(status["members"], rows, strict=True):
         style = _STYLES.get(member["state"], "red")
         table.add_row(*(Text(printable(row[name])) for name in shown), style=style)
     lines.append(table if rows else Text("no member is here"))
+    # Beside so many figures causes would have no room.
+    causes = (f"{member['name']}: {member['cause']}" for member in status["members"] if member["cause"])
+    lines.extend(Text(printable(cause)) for cause in causes)
     return Group(*lines)
 
 
@@ -100,7 +104,6 @@ _COLUMNS: dict[str, Literal["left", "right"]] = {
     "P100 ms": "right",
     "loss": "right",
     "silent s": "right",
-    "why": "left",
 }
 _ALWAYS = ("seat", "group", "state", "step")
 """Columns that are shown also if they are empty."""
@@ -123,7 +126,6 @@ def _row(member: dict[str, Any]) -> dict[str, str]:
         ms("step_max_ns"),
         f"{figures['loss']:.4f}" if "loss" in figures else "",
         "" if member["silent_s"] is None else f"{member['silent_s']:.1f}",
-        member["cause"],
     ]
     return dict(zip(_COLUMNS, values, strict=True))
 
@@ -194,14 +196,23 @@ def drain(
     group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
 ) -> None:
     """Have a replica group leave at the next step boundary; this costs no step."""
-    print(printable(Control(coordinator, tls, as_).command(group, "drain", {"reason": reason})["done"]))
+    print(printable(Control(coordinator, tls, as_).command(group, "drain", _because(reason))["done"]))
 
 
 def evict(
     group: Name, coordinator: Address = None, tls: Tls = None, as_: As = "operator", reason: Why = ""
 ) -> None:
     """Take a replica group out at once; the others run the current step again without it."""
-    print(printable(Control(coordinator, tls, as_).command(group, "evict", {"reason": reason})["done"]))
+    print(printable(Control(coordinator, tls, as_).command(group, "evict", _because(reason))["done"]))
+
+
+def _because(reason: str) -> dict[str, str]:
+    """Returns the body of a command; a reason is one line in logs and tables."""
+    if not reason.isprintable() or len(reason) > REASON_CHARACTERS_MAX:
+        raise CommandError(
+            f"--reason: valid: one line of at most {REASON_CHARACTERS_MAX} printable characters", status=USAGE
+        )
+    return {"reason": reason}
 
 
 def override(

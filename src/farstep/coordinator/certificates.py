@@ -101,7 +101,7 @@ def make_certificates(
         if not (NAME.fullmatch(name) or is_any) or name in (AUTHORITY, "coordinator"):
             raise CertificateError(
                 f"{name!r} cannot be the name of a certificate; valid: letters, digits, '.', '_' and '-', for members "
-                "also with a '*' at the end, and neither 'ca' nor 'coordinator'"
+                "also with a '*' at the end; not 'ca', and of operators not 'coordinator'"
             )
         if name in names and name in operators:
             raise CertificateError(f"{name!r} is both a member and an operator; each needs a name of its own")

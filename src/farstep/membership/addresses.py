@@ -30,12 +30,18 @@ def member_url(address: str, *, is_secure: bool = False) -> str:
     Raises:
         AddressError: it is none of these.
     """
+    if not address.isprintable() or " " in address:  # the parser would leave some of it out
+        raise AddressError(
+            f"coordinator {address!r} is no address: it has a blank or a control character in it"
+        )
     text = address if "://" in address else f"{'wss' if is_secure else 'ws'}://{address}"
     try:
         parts = urllib.parse.urlsplit(text)
-        port = parts.port or DEFAULT_PORT
+        port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError as error:
         raise AddressError(f"coordinator {address!r}: {error}") from None
+    if port == 0:
+        raise AddressError(f"coordinator {address!r}: nobody listens at port 0; valid: 1 to 65535")
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
     if scheme is None or not parts.hostname or parts.path not in ("", "/", MEMBER_PATH):
         raise AddressError(

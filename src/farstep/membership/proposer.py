@@ -120,7 +120,7 @@ class Proposer(Succession):
         """Asks a member to leave at the next step boundary."""
         item = self._member_named(name)
         if item.leaving is None:
-            item.leaving = reason or "drained by the operator"
+            item.leaving = " ".join(reason.split()) or "drained by the operator"
         if item.link is not None:
             self._effects.append(Send(item.link, wire.Drain(reason=item.leaving)))
         self._note("drain", item, reason=item.leaving)
@@ -134,7 +134,7 @@ class Proposer(Succession):
         The running step is run again without it.
         """
         item = self._member_named(name)
-        item.evicted = reason or "by the operator"
+        item.evicted = " ".join(reason.split()) or "by the operator"
         self._note("evict", item, reason=item.evicted)
         self._advance(now_ns)
         text = f"{item.info.name} is evicted: {item.evicted}"

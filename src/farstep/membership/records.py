@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
 
 from farstep.membership.process import process_identity
 
@@ -206,9 +206,9 @@ class MembershipConfig(Record):
 
     run: Name = "run"
     """Name of the run; members of other runs are refused."""
-    groups: PositiveInt | None = None
+    groups: Annotated[int, Field(ge=1, le=MEMBERS_MAX)] | None = None
     """Expected number of replica groups; generation 1 is formed as soon as they are there. Default: `min_groups`."""
-    min_groups: PositiveInt = 1
+    min_groups: Annotated[int, Field(ge=1, le=MEMBERS_MAX)] = 1
     """With fewer seats nobody trains: all wait until somebody joins."""
     max_groups: Annotated[int, Field(ge=1, le=MEMBERS_MAX)] = MEMBERS_MAX
     """Most seats; further members become spares."""

@@ -67,7 +67,7 @@ def test_certificate_that_has_expired(folder, monkeypatch):
             return datetime.datetime.now(tz) + datetime.timedelta(days=500)
 
     monkeypatch.setattr("farstep.membership.tls.datetime", SimpleNamespace(datetime=Later, UTC=datetime.UTC))
-    with pytest.raises(TlsError, match=r"a-0\.pem has expired on .*; farstep certificates .* --renew"):
+    with pytest.raises(TlsError, match=r"ca\.pem has expired on .*; make a new authority"):
         TlsFiles.in_directory(folder, "a-0")
 
 

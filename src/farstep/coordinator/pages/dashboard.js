@@ -133,6 +133,7 @@ function showSites() {
   const now = performance.now() / 1000;
   const sums = new Map();
   for (const member of status.members) {
+    if (member.state === "observer") continue; // agents and watchers are no replica groups
     const sum = sums.get(member.site) || { tx: 0, rx: 0, groups: 0, resent: 0 };
     sum.tx += member.figures.tx_bytes || 0;
     sum.rx += member.figures.rx_bytes || 0;
