@@ -134,7 +134,7 @@ def test_what_cannot_be_trained_is_named(run: farstep.Run) -> None:
         ((run, model, lbfgs), "LBFGS"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            farstep.Trainer(*arguments)
+            farstep.Trainer(*arguments)  # type: ignore[arg-type]
         one_line(caught, word)
 
 
