@@ -488,8 +488,9 @@ class Formation:
         state = self._state
         reports = self._gather(lane)
         plan = align(reports)
-        if self._recall is not None and max(report.memory_step for report in reports) > plan.target:
-            plan = self._take_back(lane, plan, self._recall)
+        newest = max(report.memory_step for report in reports)
+        if self._recall is not None and newest > plan.target:
+            plan = self._take_back(lane, plan, self._recall, newest)
         if lane.seat in plan.forward:
             self._runner.commit(
                 norm=float_of(plan.norm_words[lane.seat]), is_applied=plan.is_applied[lane.seat]
@@ -508,15 +509,14 @@ class Formation:
 
     def _is_empty(self, deal: KeptDeal) -> bool:
         """Whether those who hold a part of a deal hold no sample of it."""
-        data = self._state.data
-        if data is None:
+        if (data := self._state.data) is None:
             return False
         data.keep(deal.seats, deal.holders)
         is_empty = sum(data.counts()) == 0
         data.forget()
         return is_empty
 
-    def _take_back(self, lane: Lane, plan: Alignment, recall: Recall) -> Alignment:
+    def _take_back(self, lane: Lane, plan: Alignment, recall: Recall, newest: int) -> Alignment:
         """The members' memory holds a newer state than anybody who is left: all take it, or the disk's, if they can."""
         state = self._state
         recalled = recall.recall(lane.generation.number, lambda: lane.broken_because is not None)
@@ -530,6 +530,8 @@ class Formation:
         self.note_deal(0, -1)
         plan = align(self._gather(lane))
         if plan.target == 0:
+            self.finish()  # in good order, so that the others come to the same
+            self._link.finish(newest)
             raise RunFailed("every copy of the state is lost, and there is no checkpoint to go on from")
         return plan
 
