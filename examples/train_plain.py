@@ -43,7 +43,7 @@ def main() -> None:
     for inputs, targets in run.shard(loader, steps=STEPS):  # > 4; was: for inputs, targets in loader
         # was: optimizer.zero_grad(); loss = ...; loss.backward(); optimizer.step()
         loss = trainer.step(lambda: nn.functional.cross_entropy(model(inputs), targets))  # > 5  # noqa: B023
-        if trainer.committed % 20 == 0:
+        if trainer.report is not None and trainer.committed % 20 == 0:  # None if the run ended meanwhile
             groups = trainer.report.num_groups
             print(f"step {trainer.committed}  loss {loss:.4f}  replica groups {groups}", flush=True)
     run.close()
