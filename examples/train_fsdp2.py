@@ -50,7 +50,7 @@ def main() -> None:
         trainer = farstep.Trainer(run, model, optimizer, clip_norm=1.0)
         for batch in run.shard(DataLoader(data, batch_size=64, shuffle=True), steps=STEPS):
             loss = trainer.step(lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), batch)
-            if trainer.committed % 20 == 0 and dist.get_rank() == 0:
+            if trainer.report is not None and trainer.committed % 20 == 0 and dist.get_rank() == 0:
                 print(
                     f"step {trainer.committed}  loss {loss:.4f}  replica groups {trainer.report.num_groups}",
                     flush=True,
