@@ -5,7 +5,6 @@ import datetime
 import errno
 import ipaddress
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farstep.cli.errors import LOCAL, USAGE, CommandError
-from farstep.cli.join import NAME
+from farstep.cli.join import check_run
 
 if TYPE_CHECKING:
     from farstep.membership.tls import TlsFiles
@@ -64,15 +63,8 @@ def coordinator(
     from farstep.coordinator.journal import Journal
     from farstep.membership.records import MembershipConfig
 
-    if not re.fullmatch(NAME, run):
-        raise CommandError(
-            f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
-            status=USAGE,
-        )
-    if announce is not None and announce.is_dir():
-        raise CommandError(f"--announce: {announce} is a folder; valid: a file", status=USAGE)
-    if announce is not None and not announce.parent.is_dir():
-        raise CommandError(f"--announce: there is no folder {announce.parent}", status=USAGE)
+    check_run(run)
+    _check_announce(announce)
     files = _tls(tls, insecure=insecure, host=host)
     values: dict[str, Any] = {
         "run": run,
@@ -103,6 +95,13 @@ def coordinator(
         is_taken = error.errno == errno.EADDRINUSE
         hint = "another program listens there; --port takes another, 0 a free one" if is_taken else ""
         raise CommandError(f"{where}: {error.strerror or error}", status=LOCAL, hint=hint) from error
+
+
+def _check_announce(path: Path | None) -> None:
+    if path is not None and path.is_dir():
+        raise CommandError(f"--announce: {path} is a folder; valid: a file", status=USAGE)
+    if path is not None and not path.parent.is_dir():
+        raise CommandError(f"--announce: there is no folder {path.parent}", status=USAGE)
 
 
 def _end_with_input() -> None:

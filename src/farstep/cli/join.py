@@ -12,7 +12,7 @@ import typer
 from farstep.cli.control import Address, given_address, tls_files
 from farstep.cli.errors import LOCAL, USAGE, CommandError
 
-__all__ = ["join"]
+__all__ = ["check_run", "join"]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
@@ -59,11 +59,7 @@ def join(
             status=USAGE,
         )
     run = run or os.environ.get("FARSTEP_RUN") or "run"
-    if not re.fullmatch(NAME, run):
-        raise CommandError(
-            f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
-            status=USAGE,
-        )
+    check_run(run)
     _check_site(site if site is not None else os.environ.get("FARSTEP_SITE", ""))
     address = _from_anywhere(given_address(coordinator))
     files = tls_files(tls, group)
@@ -102,6 +98,19 @@ def _variables(
         "FARSTEP_SPARE": "1" if is_spare else None,
     }
     return {**os.environ, **{key: value for key, value in given.items() if value is not None}}
+
+
+def check_run(run: str) -> None:
+    """Refuses what cannot be the name of a run.
+
+    Raises:
+        CommandError: it says what would be valid.
+    """
+    if not re.fullmatch(NAME, run):
+        raise CommandError(
+            f"--run: {run!r} cannot be the name of a run; valid: letters, digits, '.', '_' and '-', at most 64",
+            status=USAGE,
+        )
 
 
 def _check_site(site: str) -> None:
