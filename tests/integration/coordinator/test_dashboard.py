@@ -51,9 +51,9 @@ class Run:
         self.members[0].wait_generation(0, 30)
         self.progress(100)
 
-    def member(self, name, site):
+    def member(self, name, site, wants="seat"):
         info = MemberInfo.create(name, site=site, labels={"note": SCRIPT}).model_copy(update={"process": ""})
-        client = MembershipClient(self.served.url, info)
+        client = MembershipClient(self.served.url, info, wants=wants)
         client.report_progress(0)
         self.stack.callback(client.close)
         return client
@@ -181,6 +181,13 @@ def test_what_members_say_stays_text(run, browser):
         assert page.evaluate("window.hacked") is None
         assert page.locator("img").count() == 0
         assert page.locator("main script").count() == 0
+
+
+def test_agents_are_no_groups_of_their_site(run, browser):
+    run.member("a-0.agent", "west", wants="observer")
+    with opened(browser, run.served.base) as page:
+        shows(page, "#members", r"a-0\.agent.*observer")
+        assert {row[0]: row[1] for row in rows(page, "sites")}.items() >= {"west": "1", "east": "1"}.items()
 
 
 def test_pages_fit_the_screen(shared, browser):
