@@ -37,7 +37,7 @@ def test_results_of_one_transport_are_called_by_their_folders(tmp_path):
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "meta.json").write_text('{"format": "other"}')
-    with pytest.raises(CommandError, match="format is 'other'"):
+    with pytest.raises(CommandError, match='format is "other"'):
         report(tmp_path)
 
 
