@@ -51,8 +51,12 @@ class Catastrophe:
         self.groups.close()
 
     def stored(self) -> list[int]:
-        """Steps that are in the members' memory."""
-        return [fields["step"] for kind, fields in self.groups.hub.events if kind == "memory_checkpoint"]
+        """Steps that are in the members' memory, and survive that both seats are lost: all spares were there."""
+        return [
+            fields["step"]
+            for kind, fields in self.groups.hub.events
+            if kind == "memory_checkpoint" and fields["members_lost_max"] >= len(SEATS)
+        ]
 
     def is_time(self) -> bool:
         everybody = all(f"{name}" in self.groups.memberships for name in SPARES)
