@@ -87,8 +87,8 @@ def _watch_state(trainer: farstep.Trainer, voice: _Voice) -> None:
         more = {"digest": state_digest(state.capture())} if state.committed % DIGEST_EVERY == 0 else {}
         voice.say("commit", **meta.to_json(), **more)
 
-    def noted_restore(values: Any) -> None:
-        restore(values)
+    def noted_restore(values: Any, **options: Any) -> None:
+        restore(values, **options)
         voice.say("have", committed=state.committed)
 
     state.apply, state.restore = noted_apply, noted_restore
