@@ -45,6 +45,10 @@ class Catastrophe:
     def play(self) -> None:
         for name in SPARES:
             self.groups.start(name, self.work, wants="spare")
+        while not all(name in self.groups.memberships for name in SPARES):
+            time.sleep(
+                0.005
+            )  # who comes after the run has begun holds nothing until somebody has a seat for it
         for name in SEATS:
             self.groups.start(name, self.work)
         self.groups.join()
