@@ -103,6 +103,7 @@ def test_names_from_outside_are_text_and_not_markup() -> None:
     Page(page)
 
 
+@pytest.mark.slow
 def test_a_large_result_makes_a_page_that_can_be_mailed(tmp_path: Path) -> None:
     results = [
         fake_simulation(name, nics=1024, planes=8, flows=100_000, samples=5_000) for name in ("mrc", "roce")

@@ -33,6 +33,7 @@ def shards():
         one.close()
 
 
+@pytest.mark.slow
 def test_workers_load_the_same_batches_over_epochs(shards) -> None:
     here = Shard(Augmented(30), place=Seat(), batch_size=8, collate_fn=as_list, epochs=3)
     expected = [torch.stack(batch) for batch in run_through(here)]
