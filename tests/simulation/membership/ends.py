@@ -125,6 +125,15 @@ class End:
         world = self.world
         if not self.was_said:
             return  # all that trained had been let go when they were to say so: the run goes on without them
+        behind = [
+            member
+            for member in world.seated()
+            if member.core.step != STEPS
+            and member.generation is not None
+            and member.generation.seat_of(member.core.info.member_id) is not None
+        ]
+        if behind and not self.is_known:
+            return  # it hung in the last step and has the seat of those that were let go: the run goes on with it
         if not self.was_restarted:
             assert self.is_known, f"the coordinator did not hear of the end\n{world.describe()}"
         for member in world.living():
