@@ -53,14 +53,21 @@ def test_a_job_that_lost_power_ends_as_if_it_had_not(make_job: Any, tmp_path: Pa
 @pytest.mark.timeout(400)
 def test_spares_go_on_from_the_shards_they_hold_when_all_seats_are_lost(make_job: Any) -> None:
     """The state is so large for the rate that no spare has got it when both seats die."""
-    job = make_job(
-        groups=2,
-        spares=3,
-        config={"min_groups": 2, "max_groups": 2, "spares": 3},
-        width=1000,
-        rate_mbps=0.1,
-        memory_every=10,
-    )
+    while (
+        True
+    ):  # until all spares are there when the run begins: whoever comes later has nothing to be a spare with
+        job = make_job(
+            groups=2,
+            spares=3,
+            config={"min_groups": 2, "max_groups": 2, "spares": 3},
+            width=1000,
+            rate_mbps=0.1,
+            memory_every=10,
+        )
+        job.wait_for(lambda job=job: job.events("generation"), "the run's beginning")
+        if len(job.events("generation")[0]["spares"]) == 3:
+            break
+        job.local.close()
     job.wait_for(lambda: len(job.events("memory_checkpoint")) >= 2, "two checkpoints in memory")
     for name in job.local.names:
         job.local.send(name, signal.SIGKILL)

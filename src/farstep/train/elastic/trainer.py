@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from farstep.fabric.expected import expect
+from farstep.membership import Generation
 from farstep.membership.beacon import Beacon
 from farstep.train.arguments import expect_functions, expect_loss, expect_replica, expect_run
 from farstep.train.elastic.alignment import KeptDeal
@@ -27,7 +28,6 @@ from farstep.train.errors import ConfigError, RunFailed, reason_of
 from farstep.train.place import Place
 
 if TYPE_CHECKING:
-    from farstep.membership import Generation
     from farstep.train.checkpoint.memory import PeerMemory
     from farstep.train.run import Run
 
