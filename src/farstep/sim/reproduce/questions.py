@@ -223,7 +223,7 @@ def _j(f: Figure) -> str:
         " us at 0.1 %,"
         f" {f('1 %: P99 us')} at 1 %, {f('5 %: P99 us')} at 5 % and {f('20 %: P99 us')} at 20 %, when the last"
         " answer of a message"
-        f" is the one lost. Nothing is sent twice for it ({f('20 %: sent again needlessly, of 1,000')} of"
+        f" is the one lost. Next to nothing is sent twice for it ({f('20 %: sent again needlessly, of 1,000')} of"
         " 1,000 packets at"
         " 20 %). That agrees with the paper, which calls the effect mild; it is so only while other answers"
         " come. On a"
