@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from farstep.membership.records import NAME_PATTERN
 from farstep.membership.tls import COORDINATOR_NAME, file_stem
 
 __all__ = ["Certificate", "CertificateError", "PeerRole", "covers", "make_certificates", "role_of"]
@@ -37,7 +38,7 @@ AUTHORITY = "ca"
 AGENT_SUFFIX = ".agent"
 """The observer that stands beside a replica group (`farstep join`) has its name and this."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(NAME_PATTERN)
 ANY_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})?\*")
 """Every name with this beginning; a certificate for replica groups whose names are not known beforehand."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from farstep.fabric.errors import ConfigError, quoted
 
-__all__ = ["expect", "expect_like", "expect_list", "expect_path", "expect_whole"]
+__all__ = ["expect", "expect_like", "expect_list", "expect_path", "expect_whole", "is_whole"]
 
 
 def expect(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
@@ -34,9 +34,15 @@ def expect_whole(name: str, value: object, low: int, high: int) -> None:
     Raises:
         ConfigError: naming the bounds.
     """
-    integer = hasattr(type(value), "__index__") and not isinstance(value, bool)
-    if not integer or not low <= value.__index__() <= high:  # type: ignore[attr-defined]
+    if not is_whole(value, low, high):
         raise ConfigError(f"{name} = {quoted(value)}: must be a whole number from {low} to {high}")
+
+
+def is_whole(value: object, low: int, high: int) -> bool:
+    """Whether a value is a whole number within bounds; truth values are none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return False
+    return low <= value.__index__() <= high
 
 
 def expect_list(name: str, values: object, what: str) -> list[Any]:

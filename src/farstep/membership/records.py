@@ -39,13 +39,16 @@ TEXT_CHARACTERS_MAX = 2000
 CHANGES_MAX = 64
 """Most sentences with which a generation says what changed; further ones are counted, not listed."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""What names of runs, replica groups and certificates look like."""
+
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 """Name of a replica group or of a run: letters, digits, `.`, `_` and `-`; at most 64."""
 
-MemberId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9a-f]{8}$")]
+MemberId = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}/[0-9a-f]{{8}}$")]
 """Name of the replica group, a slash and eight hexadecimal digits that are new for every incarnation."""
 
-RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9a-f]{8,16}$")]
+RunId = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}/[0-9a-f]{{8,16}}$")]
 """Name of the run, a slash and a number drawn by the coordinator that formed generation 1."""
 
 Text = Annotated[str, Field(max_length=TEXT_CHARACTERS_MAX)]

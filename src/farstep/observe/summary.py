@@ -138,7 +138,7 @@ def _facts_table(timeline: Timeline) -> Table:
 
 
 def _paths_table(timeline: Timeline) -> Table:
-    table = Table(title="Paths", title_justify="left", title_style="bold", box=box.SIMPLE, header_style="dim")
+    table = _table("Paths")
     table.add_column("path", no_wrap=True)
     for name in ("plane", "sent", "resent", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -155,16 +155,20 @@ def _paths_table(timeline: Timeline) -> Table:
     return table
 
 
-def _faults_table(timeline: Timeline) -> Table:
-    table = Table(
-        title="Faults",
-        caption=COST_CAPTION,
+def _table(title: str, caption: str | None = None) -> Table:
+    return Table(
+        title=title,
+        caption=caption,
         title_justify="left",
         caption_justify="left",
         title_style="bold",
         box=box.SIMPLE,
         header_style="dim",
     )
+
+
+def _faults_table(timeline: Timeline) -> Table:
+    table = _table("Faults", COST_CAPTION)
     table.add_column("fault")
     table.add_column("cost", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
@@ -187,15 +191,7 @@ def _faults_table(timeline: Timeline) -> Table:
 
 
 def _recoveries_table(timeline: Timeline) -> Table:
-    table = Table(
-        title="Losses and recoveries",
-        caption=RECOVERY_CAPTION,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=box.SIMPLE,
-        header_style="dim",
-    )
+    table = _table("Losses and recoveries", RECOVERY_CAPTION)
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("what happened")

@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 from farstep.engine import EndpointProfile, PortConfig
 from farstep.fabric.errors import quoted
-from farstep.fabric.expected import expect, expect_like, expect_list, expect_path, expect_whole
+from farstep.fabric.expected import expect, expect_like, expect_list, expect_path, expect_whole, is_whole
+from farstep.membership.records import NAME_PATTERN
 from farstep.train.errors import ConfigError
 from farstep.train.healing import HealingSettings
 
@@ -42,7 +43,7 @@ __all__ = [
 COUNT_MAX = 2**53
 """Largest number of steps, samples or bytes of an argument: what JSON carries exactly."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(NAME_PATTERN)
 SITE_CHARACTERS_MAX = 64
 PORTS_MAX = 32
 
@@ -68,8 +69,7 @@ def expect_counts(**counts: object) -> None:
         ConfigError: naming it and what is valid.
     """
     for name, value in counts.items():
-        is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
-        if value is not None and not (is_whole and 0 <= value.__index__() <= COUNT_MAX):  # type: ignore[attr-defined]
+        if value is not None and not is_whole(value, 0, COUNT_MAX):
             raise ConfigError(f"{name} is {quoted(value)}; valid: a whole number of at least 0, or None")
 
 

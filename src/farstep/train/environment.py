@@ -12,11 +12,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from farstep.membership.records import NAME_PATTERN
 from farstep.train.errors import ConfigError
 
 __all__ = ["Environment", "Rendezvous", "detect"]
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_NAME = re.compile(f"^{NAME_PATTERN}$")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
 SLURM_PORTS = 20_000

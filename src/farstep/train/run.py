@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import signal
@@ -42,17 +43,8 @@ __all__ = ["Run", "join"]
 
 logger = logging.getLogger("farstep.train")
 
-SHARD_OPTIONS = (
-    "batch_size",
-    "batch",
-    "seed",
-    "shuffle",
-    "drop_last",
-    "collate_fn",
-    "num_workers",
-    "epochs",
-    "steps",
-    "inner",
+SHARD_OPTIONS = tuple(
+    name for name in inspect.signature(Shard).parameters if name not in ("source", "place", "on_error")
 )
 """What :meth:`Run.shard` takes beside the source."""
 
