@@ -30,6 +30,8 @@ SEEDS = [1, 20_260]
 DEFAULT_ITERATIONS = 2_000
 ITERATIONS = {"wire_fuzz": 500_000, "crc32_test": 1_000}
 RUN_TIMEOUT_S = 90
+SLOW = ("sim_",)
+"""Drivers that take long to compile: the simulator's, whose engine others of the default suite run too."""
 
 
 def find_compiler() -> str | None:
@@ -50,7 +52,13 @@ def compiler():
     return found
 
 
-@pytest.mark.parametrize("driver", DRIVERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "driver",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem.startswith(SLOW) else [])
+        for path in DRIVERS
+    ],
+)
 @pytest.mark.timeout(300)
 def test_driver_runs_clean_under_sanitizers(driver, compiler, workshop):
     command = compile_command(compiler, driver)

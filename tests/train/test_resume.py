@@ -64,6 +64,7 @@ def kill_after_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_run_is_resumed_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     configured(tmp_path, "calm", 0)
