@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from farstep.fabric.addresses import AddressPlan, PathRow
     from farstep.fabric.channels import HEADER_BYTES, Channel, ChannelState
     from farstep.fabric.errors import ConfigError, describe_validation_error
     from farstep.fabric.fault_base import FaultBase
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     )
 
 _PLACES = {
+    "AddressPlan": "addresses",
     "Channel": "channels",
     "ChannelState": "channels",
     "ConfigError": "errors",
@@ -55,6 +57,7 @@ _PLACES = {
     "FaultScript": "script",
     "FaultTimeline": "timeline",
     "HEADER_BYTES": "channels",
+    "PathRow": "addresses",
     "Target": "targets",
     "compose": "timeline",
     "describe_validation_error": "errors",
@@ -66,6 +69,7 @@ _PLACES = {
 __all__ = [
     "FAULT_KINDS",
     "HEADER_BYTES",
+    "AddressPlan",
     "Channel",
     "ChannelState",
     "ConfigError",
@@ -80,6 +84,7 @@ __all__ = [
     "LinkTimeline",
     "NodeKind",
     "OcsConnection",
+    "PathRow",
     "RouteTable",
     "Target",
     "Topology",
