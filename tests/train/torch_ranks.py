@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from farstep.collectives import CommunicatorAborted, CommunicatorError, CommunicatorTimeout
+from farstep.train.gloo_threads import wait_until_settled
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 COUNTS = (1, 1000, 600_001)
@@ -519,6 +520,7 @@ def main():
             break  # the ranks may no longer agree on what comes next
     if case != "killed":
         dist.destroy_process_group()
+    wait_until_settled()  # the threads of the gloo group, or the process may abort at its end
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from farstep.train.elastic.solo import SoloMembership
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.environment import Environment, detect
 from farstep.train.errors import ConfigError, reason_of
+from farstep.train.gloo_threads import settle_at_exit
 from farstep.train.healing import Healing, HealingSettings, state_sha256
 from farstep.train.place import Place
 from farstep.train.replay.membership import ReplayMembership, is_replay
@@ -88,6 +89,7 @@ class Run:
         self._is_closed = False
         self._handlers: dict[int, Any] = {}
         self._process = os.getpid()
+        settle_at_exit()
         atexit.register(self._at_exit)
 
     # -- facts ----------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from farstep.train.checkpoint.manifest import (
 )
 from farstep.train.checkpoint.tensors import Staging, tensor_names
 from farstep.train.checkpoint.torch_storage import TensorWriter, save_tensors
+from farstep.train.gloo_threads import settle_at_exit
 from farstep.train.healing.state_codec import split
 
 __all__ = ["OnEvent", "SaveHandle", "Saver"]
@@ -172,6 +173,7 @@ class Saver:
             return None
         if id(group) not in self._groups:
             ranks = dist.get_process_group_ranks(group)
+            settle_at_exit()
             background, control = (
                 dist.new_group(ranks, backend="gloo", use_local_synchronization=True) for _ in range(2)
             )
