@@ -20,7 +20,7 @@ namespace {
 using AccessRow =
     std::tuple<uint32_t, uint32_t, uint64_t, uint64_t, uint32_t, uint64_t, uint32_t, bool, bool, bool>;
 using LinkRows = std::tuple<std::vector<AccessRow>, std::vector<AccessRow>, std::vector<uint64_t>, uint32_t>;
-using PartRow = std::tuple<uint64_t, uint64_t, uint32_t>;       // start_bytes, address, key
+using PartRow = std::tuple<uint64_t, uint64_t, uint64_t>;       // start_bytes, address, key
 using CopyRow = std::tuple<uint64_t, uint64_t, uint64_t>;       // target address, source address, bytes
 
 std::vector<ChunkAccess> accesses(const std::vector<AccessRow>& rows) {
@@ -118,8 +118,8 @@ void bind_collective(nb::module_& m) {
     nb::class_<CollectiveLink>(m, "CollectiveLink", "Slots and credits of one peer.")
         .def(
             "__init__",
-            [](CollectiveLink* self, uint32_t connection, uint64_t inbox, uint64_t outbox, uint32_t outbox_key,
-               uint32_t peer_inbox_key, uint64_t slot_bytes, uint32_t num_slots) {
+            [](CollectiveLink* self, uint32_t connection, uint64_t inbox, uint64_t outbox, uint64_t outbox_key,
+               uint64_t peer_inbox_key, uint64_t slot_bytes, uint32_t num_slots) {
                 if (num_slots > kMaxSlots) throw nb::value_error("num_slots is too large");
                 new (self) CollectiveLink(connection,
                                           {reinterpret_cast<uint8_t*>(inbox), reinterpret_cast<uint8_t*>(outbox),

@@ -8,26 +8,13 @@
 #include <unistd.h>
 
 #include "bind.hpp"
+#include "connection_parameters.hpp"
 #include "farstep/event_loop.hpp"
 
 namespace nb = nanobind;
 using namespace farstep;
 
 namespace {
-
-using Address = std::pair<std::string, uint16_t>;
-
-SocketAddress to_socket(const Address& a) { return SocketAddress::parse(a.first, a.second); }
-
-/// Everything one connection is opened with; attributes are set one by one from Python.
-struct ConnectionParameters {
-    ConnectionConfig connection;
-    NsccConfig congestion;
-    uint64_t peer_id = 0;
-    std::vector<std::pair<uint8_t, uint8_t>> links;                        // (local port, remote port) of each plane
-    std::vector<std::tuple<uint8_t, uint16_t, uint32_t, bool>> entropy_values;  // plane, source, wire value, active
-    std::vector<Address> peer_addresses;                                   // by remote port
-};
 
 // Counters are copied under the loop's lock and turned into Python objects after it: making those may run the garbage
 // collector, which may close regions and endpoints, which take that lock.
@@ -242,8 +229,7 @@ class PyEndpoint {
 public:
     PyEndpoint(const std::vector<Address>& ports, uint32_t sources_per_port, int receive_buffer_bytes,
                int send_buffer_bytes, bool icrc, uint64_t seed, uint32_t max_connections, uint32_t max_regions,
-               const std::vector<double>& port_rate_bytes_per_s)
-        : rng_(seed ^ 0x5eed) {
+               const std::vector<double>& port_rate_bytes_per_s) {
         LoopConfig c;
         if (ports.empty() || ports.size() > kMaxPorts) throw std::invalid_argument("between 1 and 32 ports are needed");
         for (const Address& a : ports) c.ports.push_back(to_socket(a));
@@ -286,13 +272,17 @@ public:
         std::vector<PlaneLink> links;
         for (const auto& [local, remote] : p.links) links.push_back({local, remote});
         if (p.entropy_values.size() > kMaxEvs) throw std::invalid_argument("too many entropy values");
+        std::unique_ptr<PacketProtection> keys = protection_of(p);
+        const bool is_protected = keys != nullptr;
         nb::gil_scoped_release r;
         loop_->set_peer(index, std::move(addresses));
+        if (is_protected) loop_->protect_connection(index, p.connection, std::move(keys));
         loop_->with_core([&](EndpointCore& core, uint64_t) {
             if (!core.is_reserved(index)) throw std::runtime_error("the connection is not reserved, or open already");
             ConnectionConfig c = p.connection;
             c.qpn = core.reserved_qpn(index);
             c.start_psn = core.reserved_start_psn(index);
+            c.is_protected = is_protected;
             Connection& conn = core.open_connection(index, p.peer_id, c, p.congestion, links.data(),
                                                     static_cast<uint32_t>(links.size()));
             for (const auto& [plane, source, value, active] : p.entropy_values) {
@@ -304,23 +294,24 @@ public:
         loop_->start_connection(index);
     }
 
-    uint32_t add_region(uint64_t address, uint64_t length_bytes, bool writable) {
+    /// `only_index`: the connection whose peer alone may write; UINT32_MAX for all.
+    uint64_t add_region(uint64_t address, uint64_t length_bytes, bool writable, uint64_t secret, uint32_t only_index) {
         nb::gil_scoped_release r;
         return loop_->with_core([&](EndpointCore& core, uint64_t) {
-            return core.regions().add(reinterpret_cast<uint8_t*>(address), length_bytes, writable,
-                                      static_cast<uint16_t>(rng_.next()));
+            const uint32_t qpn = only_index == UINT32_MAX ? RegionTable::kAnyPeer : core.reserved_qpn(only_index);
+            return core.regions().add(reinterpret_cast<uint8_t*>(address), length_bytes, writable, secret, qpn);
         });
     }
-    bool remove_region(uint32_t key) {
+    bool remove_region(uint64_t key) {
         nb::gil_scoped_release r;
-        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().remove(key); });
+        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().remove(static_cast<uint32_t>(key)); });
     }
-    bool is_region_busy(uint32_t key) {
+    bool is_region_busy(uint64_t key) {
         nb::gil_scoped_release r;
-        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().is_busy(key); });
+        return loop_->with_core([&](EndpointCore& core, uint64_t) { return core.regions().is_busy(static_cast<uint32_t>(key)); });
     }
 
-    uint64_t write(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+    uint64_t write(uint32_t i, uint64_t local_key, uint64_t local_offset, uint64_t length, uint64_t remote_key,
                    uint64_t remote_offset, int64_t immediate) {
         nb::gil_scoped_release r;
         return loop_->post(i, local_key, local_offset, length, remote_key, remote_offset, immediate >= 0,
@@ -402,11 +393,13 @@ public:
     nb::dict stats() {
         EventLoop::LoopCounters l;
         EndpointCounters k;
+        ProtectionCounters s;
         uint64_t cpu_ns = 0, local_ports = 0;
         uint32_t num_ports = 0;
         {
             nb::gil_scoped_release r;
             l = loop_->loop_counters();
+            s = loop_->protection_counters();
             cpu_ns = loop_->thread_cpu_ns();
             loop_->with_core([&](EndpointCore& core, uint64_t) {
                 k = core.counters();
@@ -417,7 +410,7 @@ public:
         }
         nb::dict out;
         out["thread_cpu_ns"] = cpu_ns;
-        out["rx_datagrams"] = k.rx_datagrams;
+        out["rx_datagrams"] = k.rx_datagrams + s.forged + s.replayed + s.unprotected;
         out["rx_bytes"] = k.rx_bytes;
         out["tx_packets"] = k.tx_packets;
         out["tx_bytes"] = k.tx_bytes;
@@ -428,7 +421,13 @@ public:
         nb::dict rejected;
         for (uint32_t r = 1; r < static_cast<uint32_t>(wire::DecodeResult::Count); ++r)
             rejected[wire::name(static_cast<wire::DecodeResult>(r))] = k.rejected[r];
+        rejected["forged"] = s.forged;
+        rejected["replayed"] = s.replayed;
+        rejected["unprotected"] = s.unprotected;
         out["rejected"] = rejected;
+        out["sealed"] = s.sealed;
+        out["opened"] = s.opened;
+        out["key_updates"] = s.key_updates;
         nb::list ports;
         for (uint32_t p = 0; p < num_ports; ++p) {
             nb::dict d;
@@ -479,70 +478,7 @@ private:
 
     std::unique_ptr<EventLoop> loop_;
     std::atomic<int> inside_{0};
-    CounterRng rng_;
 };
-
-void bind_parameters(nb::module_& m) {
-    using P = ConnectionParameters;
-    auto c = nb::class_<P>(m, "ConnectionParameters", "What one connection is opened with.");
-    c.def(nb::init<>());
-    c.def_rw("peer_id", &P::peer_id).def_rw("links", &P::links);
-    c.def_rw("entropy_values", &P::entropy_values).def_rw("peer_addresses", &P::peer_addresses);
-#define FIELD(NAME, PATH)                                                                     \
-    c.def_prop_rw(                                                                            \
-        NAME, [](const P& p) { return p.PATH; },                                              \
-        [](P& p, decltype(std::declval<P>().PATH) v) { p.PATH = v; })
-    FIELD("peer_qpn", connection.peer_qpn);
-    FIELD("peer_start_psn", connection.peer_start_psn);
-    FIELD("mtu_bytes", connection.mtu_bytes);
-    FIELD("mpr", connection.mpr);
-    FIELD("peer_mpr", connection.peer_mpr);
-    FIELD("wimm", connection.wimm);
-    FIELD("send_queue", connection.send_queue);
-    FIELD("immediate_queue", connection.immediate_queue);
-    FIELD("sack_threshold_bytes", connection.sack_threshold_bytes);
-    FIELD("burst_packets", connection.burst_packets);
-    FIELD("seed", connection.seed);
-    FIELD("rto_base_ns", connection.reliability.rto_base_ns);
-    FIELD("rto_max_ns", connection.reliability.rto_max_ns);
-    FIELD("linear_count", connection.reliability.linear_count);
-    FIELD("exponential_count", connection.reliability.exponential_count);
-    FIELD("loss_slack_min_ns", connection.reliability.loss_slack_min_ns);
-    FIELD("initial_rtt_ns", connection.reliability.initial_rtt_ns);
-    FIELD("num_planes", connection.paths.num_planes);
-    FIELD("active_per_plane", connection.paths.active_per_plane);
-    FIELD("backup_per_plane", connection.paths.backup_per_plane);
-    FIELD("min_active", connection.paths.min_active);
-    FIELD("skip_passes", connection.paths.skip_passes);
-    FIELD("paths_seed", connection.paths.seed);
-    FIELD("probe_interval_ns", connection.paths.probe_interval_ns);
-    FIELD("restore_successes", connection.paths.restore_successes);
-    FIELD("restore_max", connection.paths.restore_max);
-    FIELD("damping_window_ns", connection.paths.damping_window_ns);
-    FIELD("damping_reset_ns", connection.paths.damping_reset_ns);
-    FIELD("rate_bytes_per_s", congestion.rate_bytes_per_s);
-    FIELD("base_rtt_ns", congestion.base_rtt_ns);
-    FIELD("cc_mtu_bytes", congestion.mtu_bytes);
-    FIELD("trimming", congestion.trimming);
-    FIELD("quick_adapt", congestion.quick_adapt);
-    FIELD("max_cwnd_bytes", congestion.max_cwnd_bytes);
-    FIELD("initial_cwnd_bytes", congestion.initial_cwnd_bytes);
-    FIELD("target_delay_ns", congestion.target_delay_ns);
-    FIELD("adjust_bytes", congestion.adjust_bytes);
-    FIELD("adjust_period_ns", congestion.adjust_period_ns);
-    FIELD("fi_bytes", congestion.fi_bytes);
-    FIELD("eta_bytes", congestion.eta_bytes);
-    FIELD("fi_scale", congestion.fi_scale);
-    FIELD("gamma", congestion.gamma);
-    FIELD("max_md_jump", congestion.max_md_jump);
-    FIELD("qa_gate", congestion.qa_gate);
-    FIELD("qa_threshold_ns", congestion.qa_threshold_ns);
-    FIELD("host_noise_ns", congestion.host_noise_ns);
-#undef FIELD
-    c.def_prop_rw(
-        "capacity_share", [](const P& p) { return p.connection.paths.share == ShareMode::Capacity; },
-        [](P& p, bool v) { p.connection.paths.share = v ? ShareMode::Capacity : ShareMode::Equal; });
-}
 
 }  // namespace
 
@@ -553,6 +489,9 @@ void bind_endpoint(nb::module_& m) {
     m.attr("MAX_PORTS") = kMaxPorts;
     m.attr("MAX_ENTROPY_VALUES") = kMaxEvs;
     m.attr("MAX_BURST_PACKETS") = kMaxBurst_packets;
+    m.attr("PROTECTION_BYTES") = kProtectionBytes;
+    m.def("why_no_libcrypto", [] { return LibCrypto::get() ? std::string() : LibCrypto::why_not(); },
+          "Why packets cannot be protected; empty where they can.");
     bind_parameters(m);
     nb::class_<PyEndpoint>(m, "NativeEndpoint", "Sockets, event loop and protocol state of one endpoint.")
         .def(nb::init<const std::vector<Address>&, uint32_t, int, int, bool, uint64_t, uint32_t, uint32_t,
@@ -565,7 +504,8 @@ void bind_endpoint(nb::module_& m) {
         .def("source_port", &PyEndpoint::source_port, nb::arg("port"), nb::arg("source"))
         .def("reserve_connection", &PyEndpoint::reserve_connection)
         .def("open_connection", &PyEndpoint::open_connection, nb::arg("index"), nb::arg("parameters"))
-        .def("add_region", &PyEndpoint::add_region, nb::arg("address"), nb::arg("length_bytes"), nb::arg("writable"))
+        .def("add_region", &PyEndpoint::add_region, nb::arg("address"), nb::arg("length_bytes"), nb::arg("writable"),
+             nb::arg("secret"), nb::arg("only_index"))
         .def("remove_region", &PyEndpoint::remove_region, nb::arg("key"))
         .def("is_region_busy", &PyEndpoint::is_region_busy, nb::arg("key"))
         .def("write", &PyEndpoint::write, nb::arg("index"), nb::arg("local_key"), nb::arg("local_offset"),

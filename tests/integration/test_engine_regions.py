@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from farstep.engine import ConnectionFailed, Endpoint, EndpointProfile, EngineError, RegionError, RemoteRegion
-from tests.integration.engine_pair import IMPATIENT, WAIT_S, engine_pair
+from tests.integration.engine_pair import IMPATIENT, WAIT_S, connect, engine_pair
 
 LENGTH = 40_000
 CONTENT = random.Random(1).randbytes(LENGTH)
@@ -145,6 +145,54 @@ def test_a_write_to_an_unknown_key_fails_and_changes_nothing(pair):
     _guess(pair, RemoteRegion(landing.remote.rkey ^ 1, LENGTH))
     assert memory == bytes(LENGTH)
     assert pair.to_a.stats().refused >= 1
+
+
+def test_every_part_of_a_key_counts(pair):
+    for bit in (0, 15, 16, 31, 32, 63):
+        with engine_pair(["127.0.0.1"], profile=IMPATIENT) as other:
+            memory = bytearray(LENGTH)
+            landing = other.b.register(memory)
+            _guess(other, RemoteRegion(landing.remote.rkey ^ (1 << bit), LENGTH))
+            assert memory == bytes(LENGTH), f"bit {bit} of the key may be wrong"
+
+
+def test_keys_of_one_endpoint_do_not_tell_each_other():
+    with Endpoint() as endpoint:
+        halves = [endpoint.register(b"x").remote.rkey for _ in range(64)]
+        assert len({key >> 32 for key in halves}) == 64
+        assert len({key & 0xFFFF for key in halves}) >= 60
+
+
+def test_a_region_for_one_peer_is_closed_to_others(pair):
+    with Endpoint(["127.0.0.1"], profile=IMPATIENT, name="c") as c:
+        to_b, to_c = c.create_connection(peer_name="b"), pair.b.create_connection(peer_name="c")
+        to_b.connect(to_c.descriptor)
+        to_c.connect(to_b.descriptor)
+        memory = bytearray(LENGTH)
+        landing, region = pair.b.register(memory, only_for=to_c), c.register(CONTENT)
+        _guess(pair, landing.remote)
+        assert memory == bytes(LENGTH)
+        to_b.write(region, 0, LENGTH, landing.remote, 0).wait(WAIT_S)
+        assert memory == CONTENT
+        with pytest.raises(RegionError, match="closed or belongs to another endpoint"):
+            pair.a.register(memory, only_for=to_c)
+
+
+def test_a_region_for_a_peer_that_is_gone_is_for_nobody():
+    profile = dataclasses.replace(IMPATIENT, max_connections=1)
+    with Endpoint(profile=profile, name="a") as a, Endpoint(profile=profile, name="b") as b:
+        first, back = connect(a, b)
+        memory = bytearray(LENGTH)
+        landing = b.register(memory, only_for=back)
+        back.close()
+        first.close()
+        again, _ = connect(a, b)  # takes the place of the first in both tables
+        completion = again.write(a.register(CONTENT), 0, LENGTH, landing.remote, 0)
+        with pytest.raises(ConnectionFailed, match="refused"):
+            completion.wait(WAIT_S)
+        assert memory == bytes(LENGTH)
+        with pytest.raises(RegionError, match="closed"):
+            b.register(memory, only_for=back)
 
 
 @pytest.mark.parametrize(

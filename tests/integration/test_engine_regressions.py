@@ -171,4 +171,4 @@ def test_a_key_that_no_region_can_have_is_named():
     with engine_pair(["127.0.0.1"]) as pair:
         _, _, region, _ = pair.buffers(8)
         with pytest.raises(InvalidFieldError, match="rkey"):
-            pair.to_b.write(region, 0, 8, RemoteRegion(1 << 40, 8), 0)
+            pair.to_b.write(region, 0, 8, RemoteRegion(1 << 64, 8), 0)

@@ -39,7 +39,7 @@ enum class ImmediateKind : uint32_t { Data = 0, Placed = 1, Ready = 2, Credit = 
 struct LinkMemory {
     uint8_t* inbox = nullptr;   // the peer writes here
     uint8_t* outbox = nullptr;  // copies of what is sent eagerly
-    uint32_t outbox_key = 0, peer_inbox_key = 0;
+    uint64_t outbox_key = 0, peer_inbox_key = 0;
     uint64_t slot_bytes = 0;
     uint32_t num_slots = 0;
 };
@@ -118,15 +118,15 @@ public:
         std::memcpy(memory_.outbox + offset, data, bytes);
         return post(loop, memory_.outbox_key, offset, bytes, memory_.peer_inbox_key, offset, slot << 24 | give_back() | tag);
     }
-    bool send_to_slot(LoopAccess& loop, uint32_t key, uint64_t offset, uint64_t bytes, uint32_t tag) noexcept {
+    bool send_to_slot(LoopAccess& loop, uint64_t key, uint64_t offset, uint64_t bytes, uint32_t tag) noexcept {
         const uint32_t slot = free_[--num_free_];
         return post(loop, key, offset, bytes, memory_.peer_inbox_key, slot_offset(slot),
                     slot << 24 | give_back() | tag);
     }
-    bool send_to_place(LoopAccess& loop, uint32_t key, uint64_t offset, uint64_t bytes, const Place& place, uint64_t at,
+    bool send_to_place(LoopAccess& loop, uint64_t key, uint64_t offset, uint64_t bytes, const Place& place, uint64_t at,
                        uint32_t tag) noexcept {
         const uint32_t kind = static_cast<uint32_t>(ImmediateKind::Placed) << 30;
-        return post(loop, key, offset, bytes, static_cast<uint32_t>(place.rkey), place.offset + at,
+        return post(loop, key, offset, bytes, place.rkey, place.offset + at,
                     kind | give_back() | tag);
     }
     bool send_ready(LoopAccess& loop, const Place* places, uint32_t count, uint32_t operation) noexcept {
@@ -185,7 +185,7 @@ private:
         }
         return true;
     }
-    bool post(LoopAccess& loop, uint32_t key, uint64_t offset, uint64_t bytes, uint32_t remote_key,
+    bool post(LoopAccess& loop, uint64_t key, uint64_t offset, uint64_t bytes, uint64_t remote_key,
               uint64_t remote_offset, uint32_t immediate) noexcept {
         last_posted_ = loop.post({connection_, key, offset, bytes, remote_key, remote_offset, immediate});
         has_posted_ = has_posted_ || last_posted_ != LoopAccess::kRejected;
@@ -231,7 +231,7 @@ public:
     struct Part {
         uint64_t start_bytes;
         uint8_t* address;
-        uint32_t key;
+        uint64_t key;
     };
     explicit MemorySpace(std::vector<Part> parts) : parts_(std::move(parts)) { assert(!parts_.empty()); }
 

@@ -57,6 +57,7 @@ struct ConnectionConfig {
     uint32_t max_probes = 64;     // of ours that wait for an answer; the oldest counts as lost beyond that
     uint32_t num_ports = 1;       // local ports = planes
     uint32_t peer_num_ports = 1;
+    bool is_protected = false;    // packets leave through packet_protection.hpp, which replaces the iCRC
     uint64_t seed = 0;
     ReliabilityConfig reliability;
     PathSetConfig paths;

@@ -14,6 +14,7 @@
 #include "farstep/destination.hpp"
 #include "farstep/endpoint_config.hpp"
 #include "farstep/pacing.hpp"
+#include "farstep/port_proof.hpp"
 #include "farstep/ready_ring.hpp"
 #include "farstep/regions.hpp"
 #include "farstep/wire.hpp"
@@ -60,6 +61,8 @@ public:
     bool is_reserved(uint32_t i) const noexcept {
         return i < config_.max_connections && connections_[i].used && !connections_[i].connection;
     }
+    /// Forgets what an unknown has said of the end of a connection that is about to be protected.
+    void drop_farewell(uint32_t i) noexcept { connections_[i].has_farewell = false; }
     uint32_t reserved_qpn(uint32_t i) const noexcept { return connections_[i].qpn; }
     uint32_t reserved_start_psn(uint32_t i) const noexcept { return connections_[i].start_psn; }
 
@@ -97,6 +100,7 @@ public:
             s.connection.reset();
             if (destinations_.leave(*d)) wake_destination(now, d);  // what was in flight no longer fills the shared window
         }
+        if (s.used) regions_.forget_peer(s.qpn);
         deadlines_[i] = kNever;
         s.used = false;
     }
@@ -183,7 +187,7 @@ public:
         }
         const wire::DecodeResult r = wire::decode(data, bytes, p);
         if (r != wire::DecodeResult::Ok) return reject(r);
-        if (config_.icrc && !verify(p, data, bytes)) return reject(wire::DecodeResult::BadIcrc);
+        if (config_.icrc && !a.is_authentic && !verify(p, data, bytes)) return reject(wire::DecodeResult::BadIcrc);
         Arrival whole = a;
         whole.trimmed = 0;
         dispatch(now, whole, p);
@@ -392,28 +396,11 @@ private:
     }
 
     // ---- endpoint operations -------------------------------------------------------------------------------------------
-    // They have no queue pair of their own; `context` names one of ours that is live, so that the answer can take that
-    // connection's paths. One forged packet could take every port from a peer, and a queue pair number alone is soon
-    // guessed. So the sender also proves that it is the other end: by the PSN it began with, in the bits that MRC leaves
-    // free: the upper eight of the context, the vendor byte, the upper eight of the PSN.
-    static constexpr uint32_t kProbeIdBits = 16;
-    static uint32_t context_of(const ConnectionConfig& c) noexcept {
-        return (c.start_psn >> 16 & 0xFF) << 24 | (c.peer_qpn & wire::kQpnMask);
-    }
-    static uint8_t vendor_of(const ConnectionConfig& c) noexcept { return static_cast<uint8_t>(c.start_psn >> 8); }
-    static uint32_t psn_of(const ConnectionConfig& c, uint16_t id) noexcept {
-        return (c.start_psn & 0xFF) << kProbeIdBits | id;
-    }
-    static bool is_proof(const ConnectionConfig& c, uint32_t context, uint8_t vendor, uint32_t psn) noexcept {
-        const uint32_t shown = (context >> 24) << 16 | uint32_t{vendor} << 8 | psn >> kProbeIdBits;
-        return shown == (c.peer_start_psn & wire::kPsnMask);
-    }
-
     void on_endpoint_operation(uint64_t now, const wire::Packet& p) noexcept {
         const bool request = p.bth.opcode == wire::Opcode::EndpointRequest;
         const uint32_t context = request ? p.erth.context : p.eeth.context;
         Slot* s = slot_of(context & wire::kQpnMask);
-        if (!s || !is_proof(s->connection->config(), context, request ? p.erth.vendor : p.eeth.vendor, p.bth.psn)) {
+        if (!s || !port_proof::is_proof(s->connection->config(), context, request ? p.erth.vendor : p.eeth.vendor, p.bth.psn)) {
             ++counters_.unknown_qpn;
             return;
         }
@@ -487,12 +474,12 @@ private:
             if (d.owes_port_answer) {
                 d.owes_port_answer = false;
                 p.bth.opcode = wire::Opcode::EndpointResponse;
-                p.bth.psn = psn_of(c.config(), d.port_answer_id);
+                p.bth.psn = port_proof::psn_of(c.config(), d.port_answer_id);
                 p.eeth = {};
                 p.eeth.op = d.port_answer_op;
                 p.eeth.timestamp = d.port_answer_timestamp;
-                p.eeth.vendor = vendor_of(c.config());
-                p.eeth.context = context_of(c.config());
+                p.eeth.vendor = port_proof::vendor_of(c.config());
+                p.eeth.context = port_proof::context_of(c.config());
             } else {
                 d.owes_port_update = false;
                 const uint32_t doublings = d.port_update_tries < kPortUpdateDoublings ? d.port_update_tries : kPortUpdateDoublings;
@@ -501,13 +488,13 @@ private:
                 ++d.port_update_tries;
                 if (d.port_update_deadline_ns < next_port_update_ns_) next_port_update_ns_ = d.port_update_deadline_ns;
                 p.bth.opcode = wire::Opcode::EndpointRequest;
-                p.bth.psn = psn_of(c.config(), d.port_update_id);
+                p.bth.psn = port_proof::psn_of(c.config(), d.port_update_id);
                 p.erth = {};
                 p.erth.op = wire::EndpointOp::PortStatusUpdate;
                 p.erth.port_status_mask = static_cast<uint32_t>(local_ports_);
                 p.erth.timestamp = timestamp_of(now);
-                p.erth.vendor = vendor_of(c.config());
-                p.erth.context = context_of(c.config());
+                p.erth.vendor = port_proof::vendor_of(c.config());
+                p.erth.context = port_proof::context_of(c.config());
             }
             const EvIndex ev = c.control_ev(now);
             if (ev == kNoEv) continue;

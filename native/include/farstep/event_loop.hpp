@@ -19,32 +19,19 @@
 #include <vector>
 
 #include "farstep/endpoint.hpp"
+#include "farstep/loop_config.hpp"
 #include "farstep/loop_task.hpp"
 #include "farstep/processor_choice.hpp"
+#include "farstep/protection_table.hpp"
 #include "farstep/sleeper.hpp"
 #include "farstep/udp_socket.hpp"
 
 namespace farstep {
 
-struct LoopConfig {
-    EndpointConfig core;
-    std::vector<SocketAddress> ports;
-    uint32_t sources_per_port = 12;  // UDP source ports = entropy values of a plane
-    int receive_buffer_bytes = 4 << 20;
-    int send_buffer_bytes = 4 << 20;
-};
-
-enum class WaitResult : uint8_t { Ready, TimedOut, Failed, Closed };
-
-struct PathEvent {
-    uint32_t connection;
-    EvEvent event;
-};
-
 class EventLoop {
 public:
     explicit EventLoop(const LoopConfig& c)
-        : config_(c), core_(c.core), peers_(c.core.max_connections), owner_pid_(::getpid()) {
+        : config_(c), core_(c.core), protection_(c.core.max_connections), peers_(c.core.max_connections), owner_pid_(::getpid()) {
         for (uint32_t p = 0; p < c.ports.size(); ++p) open_port(p);
         thread_ = new std::thread([this] { run(); });
     }
@@ -101,6 +88,14 @@ public:
         Guard g(*this);
         peers_[connection].addresses = std::move(addresses);
     }
+    /// Before connection `i` is opened: from now on nothing of it is sent or taken in the clear.
+    void protect_connection(uint32_t i, const ConnectionConfig& c, std::unique_ptr<PacketProtection> keys) {
+        Guard g(*this);
+        if (!core_.is_reserved(i)) return;
+        core_.drop_farewell(i);
+        protection_.add(i, core_.reserved_qpn(i), c, std::move(keys));
+        take_early(i);
+    }
     void start_connection(uint32_t i) {
         {
             Guard g(*this);
@@ -117,6 +112,7 @@ public:
         say_closed(now, i);
         clear_backlog(i);
         core_.close_connection(now, i);
+        protection_.remove(i);
         const uint64_t epoch = peers_[i].epoch + 1;
         peers_[i] = Peer{};
         peers_[i].epoch = epoch;
@@ -135,7 +131,7 @@ public:
     /// Posts one write of any length; returns its number, or kRejected when the connection has ended or the local
     /// range is not registered. Longer writes are cut; only the last part carries the immediate.
     static constexpr uint64_t kRejected = UINT64_MAX;
-    uint64_t post(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+    uint64_t post(uint32_t i, uint64_t local_key, uint64_t local_offset, uint64_t length, uint64_t remote_key,
                   uint64_t remote_offset, bool has_immediate, uint32_t immediate) {
         bool must_wake = false;
         uint64_t number = kRejected;
@@ -246,6 +242,10 @@ public:
         Guard g(*this);
         return counters_;
     }
+    ProtectionCounters protection_counters() {
+        Guard g(*this);
+        return protection_.counters();
+    }
     bool is_closed() const noexcept { return closed_; }
 
 private:
@@ -326,7 +326,7 @@ private:
         if (epoch == kNever) epoch = peers_[i].epoch;
         return peers_[i].epoch == epoch ? core_.connection(i) : nullptr;
     }
-    uint64_t post_locked(uint32_t i, uint32_t local_key, uint64_t local_offset, uint64_t length, uint32_t remote_key,
+    uint64_t post_locked(uint32_t i, uint64_t local_key, uint64_t local_offset, uint64_t length, uint64_t remote_key,
                          uint64_t remote_offset, bool has_immediate, uint32_t immediate) {
         Connection* c = closed_ ? nullptr : core_.connection(i);
         if (!c || !c->is_open()) return kRejected;
@@ -335,11 +335,11 @@ private:
             WriteRequest r;
             const uint64_t part = length - done < kMaxMessage_bytes ? length - done : kMaxMessage_bytes;
             r.length_bytes = static_cast<uint32_t>(part);
-            r.remote_key = remote_key;
-            r.remote_offset = remote_offset + done;
+            r.remote_key = static_cast<uint32_t>(remote_key);
+            r.remote_offset = RegionTable::first_address(remote_key) + remote_offset + done;
             if (part) {
-                r.data = core_.regions().pin(local_key, local_offset + done, part);
-                r.local_key = local_key;
+                r.local_key = static_cast<uint32_t>(local_key);
+                r.data = core_.regions().pin(r.local_key, local_offset + done, part);
                 if (!r.data) return kRejected;
             }
             done += part;
@@ -512,8 +512,8 @@ private:
             for (uint32_t i = 0; i < n; ++i) {
                 uint32_t dropped = port.dropped;
                 batch_.split(i, static_cast<uint8_t>(p), dropped,
-                             [&](const Arrival& a, const uint8_t* data, size_t bytes) {
-                                 core_.on_datagram(now, a, data, bytes);
+                             [&](Arrival a, uint8_t* data, size_t datagram_bytes) {
+                                 if (protection_.admit(a, data, datagram_bytes)) core_.on_datagram(now, a, data, datagram_bytes);
                              });
                 if (dropped != port.dropped) core_.on_receive_overflow(now, dropped - port.dropped);
                 port.dropped = dropped;
@@ -530,9 +530,13 @@ private:
         }
         return true;
     }
-    void send(const TxBurst& b) noexcept {
+    void send(TxBurst& b) noexcept {
         const std::vector<SocketAddress>& to = peers_[b.connection].addresses;
         if (b.remote_port >= to.size()) return;
+        if (!protection_.seal(b)) {
+            ++counters_.send_failed;
+            return;
+        }
         UdpSocket& s = ports_[b.local_port].source(b.source);
         SendResult r = s.send(b, to[b.remote_port]);
         if (r == SendResult::WouldBlock) {
@@ -544,6 +548,12 @@ private:
         if (r != SendResult::Sent) ++counters_.send_failed;  // the packets count as lost, and loss has its rules
     }
 
+    void take_early(uint32_t i) noexcept {
+        uint8_t* data = nullptr;
+        size_t bytes = 0;
+        Arrival a;
+        if (protection_.take_early(i, data, bytes) && protection_.admit(a, data, bytes)) core_.on_datagram(now_ns(), a, data, bytes);
+    }
     void collect_path_events() {
         EvEvent e;
         for (uint32_t k = 0; k < core_.num_active(); ++k) {
@@ -557,6 +567,7 @@ private:
 
     LoopConfig config_;
     EndpointCore core_;
+    ProtectionTable protection_;
     std::vector<Peer> peers_;
     std::vector<Port> ports_;
     ReceiveBatch batch_;

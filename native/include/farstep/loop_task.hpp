@@ -13,10 +13,10 @@ public:
 
     struct Write {
         uint32_t connection;
-        uint32_t local_key;  // 0 if length_bytes is 0
+        uint64_t local_key;  // 0 if length_bytes is 0
         uint64_t local_offset;
         uint64_t length_bytes;
-        uint32_t remote_key;
+        uint64_t remote_key;
         uint64_t remote_offset;
         uint32_t immediate;
     };

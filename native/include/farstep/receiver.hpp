@@ -21,6 +21,7 @@ struct Arrival {
     uint8_t local_port = 0;
     bool ecn_ce = false;
     uint8_t trimmed = 0;  // 0 whole, 1 trimmed on the way, 2 trimmed at the last hop (told by DSCP)
+    bool is_authentic = false;  // opened by packet_protection.hpp: there is no iCRC to check
     uint32_t entropy = 0;  // what can be seen of the entropy value: the UDP source port
 };
 
@@ -41,7 +42,7 @@ public:
           sack_threshold_(c.sack_threshold_bytes), max_triggers_(c.max_sack_triggers), triggers_(c.max_sack_triggers, arena),
           imm_mask_(c.immediate_queue - 1), imm_ring_mask_(imm_mask_ ? mask_ : 0), max_nacks_(c.max_nacks),
           max_probes_(c.max_probe_replies), imm_(c.immediate_queue > 1 ? ring_ : 1, arena), imm_queue_(c.immediate_queue, arena),
-          nacks_(c.max_nacks, arena), probes_(c.max_probe_replies, arena), mpr_(static_cast<uint8_t>(c.mpr)) {
+          nacks_(c.max_nacks, arena), probes_(c.max_probe_replies, arena), qpn_(c.qpn), mpr_(static_cast<uint8_t>(c.mpr)) {
         assert((c.immediate_queue & imm_mask_) == 0);
         // One lap ahead of zero, so that sequence arithmetic never goes below it.
         expected_ = (1ull << 24) + c.peer_start_psn;
@@ -95,7 +96,7 @@ public:
         const uint64_t psn = expand24(p.bth.psn, expected_);
         if (psn < expected_ || psn >= expected_ + window_ || (flags_[psn & mask_] & kReceived)) return nullptr;
         uint8_t* target = nullptr;
-        return regions.check(p.reth.rkey, p.reth.va, p.payload_bytes, target) == RegionCheck::Ok ? target : nullptr;
+        return regions.check(qpn_, p.reth.rkey, p.reth.va, p.payload_bytes, target) == RegionCheck::Ok ? target : nullptr;
     }
 
     void on_trimmed(const wire::Packet& p, const Arrival& a) noexcept {
@@ -236,7 +237,7 @@ private:
         if (!wire::ends_message(p.bth.opcode) && p.payload_bytes != mtu_bytes_) return false;
         if (p.payload_bytes == 0) return true;
         uint8_t* target = nullptr;
-        if (regions.check(p.reth.rkey, p.reth.va, p.payload_bytes, target) != RegionCheck::Ok) return false;
+        if (regions.check(qpn_, p.reth.rkey, p.reth.va, p.payload_bytes, target) != RegionCheck::Ok) return false;
         if (target != p.payload) std::memcpy(target, p.payload, p.payload_bytes);
         return true;
     }
@@ -444,6 +445,7 @@ private:
     Table<PendingNack> nacks_;
     Table<PendingProbe> probes_;
     uint64_t penalty_until_ = 0;
+    uint32_t qpn_;  // of this end: which regions are its peer's to write
     uint8_t mpr_, penalty_ = 0, return_port_ = kAnyPort;
 };
 

@@ -160,7 +160,7 @@ class Connection:
         """
         _check_range("region", offset_bytes, length_bytes, region.length_bytes)
         _check_range("remote region", remote_offset_bytes, length_bytes, remote.length_bytes)
-        check_range("remote.rkey", remote.rkey, 0, (1 << 32) - 1)
+        check_range("remote.rkey", remote.rkey, 0, (1 << 64) - 1)
         if immediate is not None:
             immediate = operator.index(immediate)
             check_range("immediate", immediate, 0, (1 << 32) - 1)

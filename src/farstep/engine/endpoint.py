@@ -16,7 +16,7 @@ from farstep.engine import region as region_module
 from farstep.engine.completion import CompletionDispatcher
 from farstep.engine.connection import Connection
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
-from farstep.engine.errors import EndpointClosed, EngineError
+from farstep.engine.errors import EndpointClosed, EngineError, RegionError
 from farstep.engine.interface import mtu_for_address
 from farstep.engine.profile import EndpointProfile, PortConfig, split_address
 from farstep.engine.region import Region
@@ -25,6 +25,8 @@ from farstep.mrc.errors import InvalidFieldError
 
 __all__ = ["Endpoint"]
 
+_EVERY_PEER = 2**32 - 1  # as the compiled core has it
+_KEYS = 0x5EED  # tells the seed of region keys from that of paths
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 
@@ -66,6 +68,10 @@ class Endpoint:
         self._pid = os.getpid()
         seed = self.profile.seed if self.profile.seed is not None else secrets.randbits(64)
         self._random = random.Random(seed)
+        # Whoever has a key learns nothing of the others from it, unless a seed says that runs must be the same.
+        self._key_source: random.Random = (
+            secrets.SystemRandom() if self.profile.seed is None else random.Random(seed ^ _KEYS)
+        )
         self._peer_id = secrets.randbits(64)
         self._sources_per_port = self.profile.ev.active_per_plane + self.profile.ev.backup_per_plane
         bound = [split_address(p.bind) for p in self._port_configs]
@@ -120,22 +126,31 @@ class Endpoint:
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
-    def register(self, buffer: Any) -> Region:
+    def register(self, buffer: Any, *, only_for: Connection | None = None) -> Region:
         """Registers memory in place, without copying it.
 
         Args:
             buffer: NumPy array, torch CPU tensor, or any contiguous object with the buffer protocol. Peers may write
                 to it if it is writable.
+            only_for: the connection of this endpoint whose peer alone may write, for as long as that connection is
+                there; None: every peer that knows the key. Memory may be registered once for each of several peers.
 
         Raises:
-            RegionError: the object has no contiguous memory on this host.
+            RegionError: the object has no contiguous memory on this host, or the connection is another endpoint's
+                or closed.
             EngineError: `max_regions` are registered already.
             EndpointClosed: the endpoint is closed.
         """
         self._check_open()
         self._sweep_lingering()
         keeper, address, length_bytes, writable = region_module.locate(buffer)
-        rkey = self._native.add_region(address, length_bytes, writable)
+        if only_for is not None and (only_for._endpoint is not self or only_for._is_closed):
+            raise RegionError(
+                f"{only_for!r} is closed or belongs to another endpoint; valid is one of this one"
+            )
+        index = _EVERY_PEER if only_for is None else only_for._index
+        secret = self._key_source.getrandbits(64)
+        rkey = self._native.add_region(address, length_bytes, writable, secret, index)
         if rkey == 0:
             raise EngineError(
                 f"all {self.profile.max_regions} regions are in use; raise max_regions in the profile"

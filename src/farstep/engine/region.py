@@ -15,7 +15,13 @@ __all__ = ["Region", "RemoteRegion"]
 
 
 class RemoteRegion(NamedTuple):
-    """Names a peer's region. Offsets into it start at 0; it carries no address."""
+    """Names a peer's region. Offsets into it start at 0; it carries no address.
+
+    Attributes:
+        rkey: 64-bit key, of which 48 bits are chosen at random. The lower half goes into RETH as the remote key, the
+            upper half is that of the region's first address.
+        length_bytes: size of the region.
+    """
 
     rkey: int
     length_bytes: int
@@ -63,7 +69,7 @@ class Region:
             self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self.is_closed else f"rkey {self.remote.rkey:#010x}"
+        state = "closed" if self.is_closed else f"rkey {self.remote.rkey:#018x}"
         return f"<Region {self.length_bytes} bytes, {state}>"
 
 

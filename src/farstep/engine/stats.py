@@ -160,7 +160,15 @@ class PortStats:
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """The endpoint as a whole. `rejected` counts unusable datagrams by reason."""
+    """The endpoint as a whole.
+
+    Attributes:
+        rejected: unusable datagrams by reason. Of protected connections also `forged` (wrong key, or changed on the
+            way), `replayed` (came before) and `unprotected` (in the clear to one that takes nothing in the clear).
+        sealed: packets that were sent protected.
+        opened: protected packets that were genuine and new.
+        key_updates: keys that took the place of others, in either direction.
+    """
 
     rx_datagrams: int
     rx_bytes: int
@@ -171,6 +179,9 @@ class EndpointStats:
     port_updates: int
     receive_overflow: int
     rejected: dict[str, int]
+    sealed: int
+    opened: int
+    key_updates: int
     ports: tuple[PortStats, ...]
     thread_cpu_ns: int
     loop_iterations: int
