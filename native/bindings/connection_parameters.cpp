@@ -27,6 +27,20 @@ std::unique_ptr<PacketProtection> protection_of(const ConnectionParameters& p) {
     return keys;
 }
 
+PeerAddresses addresses_of(const ConnectionParameters& p) {
+    PeerAddresses out;
+    for (const Address& a : p.peer_addresses) out.by_port.push_back(to_socket(a));
+    if (p.path_addresses.empty()) return out;
+    out.by_path.resize(p.path_addresses.size());
+    for (const auto& [plane, source, value, active] : p.entropy_values) {
+        const nb::bytes& address = p.path_addresses.at(source);
+        if (address.size() != kAddressBytes) throw std::invalid_argument("an address has 16 bytes");
+        const uint16_t port = out.by_port.at(p.links.at(plane).second).port();
+        out.by_path[source] = path_address(reinterpret_cast<const uint8_t*>(address.c_str()), port, value);
+    }
+    return out;
+}
+
 void bind_parameters(nb::module_& m) {
     using P = ConnectionParameters;
     auto c = nb::class_<P>(m, "ConnectionParameters", "What one connection is opened with.");
@@ -35,6 +49,7 @@ void bind_parameters(nb::module_& m) {
     c.def_rw("protection", &P::protection).def_rw("tx_secret", &P::tx_secret).def_rw("rx_secret", &P::rx_secret);
     c.def_rw("key_bytes", &P::key_bytes).def_rw("epoch_bits", &P::epoch_bits);
     c.def_rw("entropy_values", &P::entropy_values).def_rw("peer_addresses", &P::peer_addresses);
+    c.def_rw("path_addresses", &P::path_addresses);
 #define FIELD(NAME, PATH)                                                                     \
     c.def_prop_rw(                                                                            \
         NAME, [](const P& p) { return p.PATH; },                                              \

@@ -29,7 +29,11 @@ struct ConnectionParameters {
     std::vector<std::pair<uint8_t, uint8_t>> links;                        // (local port, remote port) of each plane
     std::vector<std::tuple<uint8_t, uint16_t, uint32_t, bool>> entropy_values;  // plane, source, wire value, active
     std::vector<Address> peer_addresses;                                   // by remote port
+    std::vector<nb::bytes> path_addresses;                                 // mode Srv6: 16 bytes each, by source
 };
+
+/// Where the entropy values lead. The GIL is held. Throws std::invalid_argument.
+PeerAddresses addresses_of(const ConnectionParameters& p);
 
 /// Null where packets go in the clear. The GIL is held. Throws std::invalid_argument, std::runtime_error without libcrypto.
 std::unique_ptr<PacketProtection> protection_of(const ConnectionParameters& p);

@@ -229,8 +229,10 @@ class PyEndpoint {
 public:
     PyEndpoint(const std::vector<Address>& ports, uint32_t sources_per_port, int receive_buffer_bytes,
                int send_buffer_bytes, bool icrc, uint64_t seed, uint32_t max_connections, uint32_t max_regions,
-               const std::vector<double>& port_rate_bytes_per_s) {
+               const std::vector<double>& port_rate_bytes_per_s, bool is_srv6, size_t datagram_bytes) {
         LoopConfig c;
+        c.path_mode = is_srv6 ? PathMode::Srv6 : PathMode::Udp;
+        c.datagram_bytes = datagram_bytes;
         if (ports.empty() || ports.size() > kMaxPorts) throw std::invalid_argument("between 1 and 32 ports are needed");
         for (const Address& a : ports) c.ports.push_back(to_socket(a));
         c.sources_per_port = sources_per_port;
@@ -267,8 +269,7 @@ public:
         });
     }
     void open_connection(uint32_t index, const ConnectionParameters& p) {
-        std::vector<SocketAddress> addresses;
-        for (const Address& a : p.peer_addresses) addresses.push_back(to_socket(a));
+        PeerAddresses addresses = addresses_of(p);
         std::vector<PlaneLink> links;
         for (const auto& [local, remote] : p.links) links.push_back({local, remote});
         if (p.entropy_values.size() > kMaxEvs) throw std::invalid_argument("too many entropy values");
@@ -495,10 +496,11 @@ void bind_endpoint(nb::module_& m) {
     bind_parameters(m);
     nb::class_<PyEndpoint>(m, "NativeEndpoint", "Sockets, event loop and protocol state of one endpoint.")
         .def(nb::init<const std::vector<Address>&, uint32_t, int, int, bool, uint64_t, uint32_t, uint32_t,
-                      const std::vector<double>&>(),
+                      const std::vector<double>&, bool, size_t>(),
              nb::arg("ports"), nb::arg("sources_per_port"), nb::arg("receive_buffer_bytes"),
              nb::arg("send_buffer_bytes"), nb::arg("icrc"), nb::arg("seed"), nb::arg("max_connections"),
-             nb::arg("max_regions"), nb::arg("port_rate_bytes_per_s"))
+             nb::arg("max_regions"), nb::arg("port_rate_bytes_per_s"), nb::arg("is_srv6") = false,
+             nb::arg("datagram_bytes") = 0)
         .def("port_numbers", &PyEndpoint::port_numbers)
         .def("receive_buffer_bytes", &PyEndpoint::receive_buffer_bytes)
         .def("source_port", &PyEndpoint::source_port, nb::arg("port"), nb::arg("source"))

@@ -31,7 +31,8 @@ namespace farstep {
 class EventLoop {
 public:
     explicit EventLoop(const LoopConfig& c)
-        : config_(c), core_(c.core), protection_(c.core.max_connections), peers_(c.core.max_connections), owner_pid_(::getpid()) {
+        : config_(c), core_(c.core), protection_(c.core.max_connections), peers_(c.core.max_connections), batch_(c.datagram_bytes),
+          owner_pid_(::getpid()) {
         for (uint32_t p = 0; p < c.ports.size(); ++p) open_port(p);
         thread_ = new std::thread([this] { run(); });
     }
@@ -84,7 +85,7 @@ public:
         Guard g(*this);
         return f(core_, now_ns());
     }
-    void set_peer(uint32_t connection, std::vector<SocketAddress> addresses) {
+    void set_peer(uint32_t connection, PeerAddresses addresses) {
         Guard g(*this);
         peers_[connection].addresses = std::move(addresses);
     }
@@ -260,14 +261,14 @@ private:
         std::vector<UdpSocket> extra;
         std::vector<uint16_t> source_ports;
         uint32_t dropped = 0;
-        UdpSocket& source(uint32_t i) { return i == 0 ? main : extra[i - 1]; }
+        UdpSocket& source(uint32_t i) { return i == 0 || extra.empty() ? main : extra[i - 1]; }
         void close() noexcept {
             main.close();
             for (UdpSocket& s : extra) s.close();
         }
     };
     struct Peer {
-        std::vector<SocketAddress> addresses;
+        PeerAddresses addresses;
         std::deque<WriteRequest> backlog;  // posted beyond the send queue
         uint64_t posted = 0;
         uint64_t epoch = 0;  // connections that had this slot before
@@ -290,7 +291,7 @@ private:
     void open_port(uint32_t p) {
         Port port;
         const SocketAddress& a = config_.ports[p];
-        port.main = UdpSocket::open(a, config_.receive_buffer_bytes, config_.send_buffer_bytes, true);
+        port.main = UdpSocket::open(a, config_.receive_buffer_bytes, config_.send_buffer_bytes, true, config_.path_mode);
         port.source_ports.push_back(port.main.local().port());
         for (uint32_t s = 1; s < config_.sources_per_port; ++s) {
             port.extra.push_back(UdpSocket::open(a.with_port(0), 4096, config_.send_buffer_bytes, false));
@@ -518,7 +519,7 @@ private:
                 if (dropped != port.dropped) core_.on_receive_overflow(now, dropped - port.dropped);
                 port.dropped = dropped;
             }
-            if (n < ReceiveBatch::kMessages) return false;
+            if (n < batch_.num_messages()) return false;
         }
         return true;
     }
@@ -531,19 +532,20 @@ private:
         return true;
     }
     void send(TxBurst& b) noexcept {
-        const std::vector<SocketAddress>& to = peers_[b.connection].addresses;
-        if (b.remote_port >= to.size()) return;
+        const Target to = peers_[b.connection].addresses.of(b);
+        if (!to.address) return;
         if (!protection_.seal(b)) {
             ++counters_.send_failed;
             return;
         }
         UdpSocket& s = ports_[b.local_port].source(b.source);
-        SendResult r = s.send(b, to[b.remote_port]);
+        uint32_t sent = 0;
+        SendResult r = s.send(b, to, sent);
         if (r == SendResult::WouldBlock) {
             ++counters_.send_blocked;
             pollfd f{s.fd(), POLLOUT, 0};
             ::poll(&f, 1, kSendWait_ms);
-            r = s.send(b, to[b.remote_port]);
+            r = s.send(b, to, sent);
         }
         if (r != SendResult::Sent) ++counters_.send_failed;  // the packets count as lost, and loss has its rules
     }
