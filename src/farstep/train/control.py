@@ -56,6 +56,7 @@ class ControlServer:
     def __init__(self, inbox: "queue.SimpleQueue[Message]", *, host: str = "127.0.0.1") -> None:
         self._inbox = inbox
         self._listener = socket.create_server((host, 0))
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self.token = secrets.token_hex(16)
         """Must be presented by every rank, so that a stray process cannot join the run."""
