@@ -105,6 +105,22 @@ class Run:
         return self._is_finished or self.link.has_run_ended
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the run is at its end and this member holds the final state: that after its last step.
+
+        A member with a seat does when its loop has come to the end, or the run was ended. A spare gets the last steps
+        when the run ends, from those who made them; it is False if they were gone before it had them, and then
+        :attr:`step` says how far it got. False too for a member that has left.
+        """
+        trainer = self._trainer
+        if trainer is None:
+            return False
+        if self.link.final_step is not None:
+            return trainer.committed == self.link.final_step
+        is_exhausted = self._shard is not None and self._shard[1].ended_at == trainer.committed
+        return self._is_finished or is_exhausted
+
+    @property
     def is_replay(self) -> bool:
         """Whether this is a recorded run that is run again; then no checkpoint is read or written."""
         return isinstance(self.link.membership, ReplayMembership)
@@ -204,6 +220,7 @@ class Run:
             self.link.finish(trainer.committed)
             if trainer.wants_end and not self._is_finished:
                 trainer.give_up("the run was ended")  # the others may be at a step that will never be made
+            trainer.linger()
         self._is_over = True
         if self._trainer is not None:
             self._trainer.close()
@@ -306,6 +323,8 @@ class Run:
         """There is nothing left to do, for this member or, if `is_end`, for anybody."""
         self._is_over = True
         self._is_finished = is_end
+        if self._trainer is not None and self.link.final_step is not None:
+            self._trainer.follow_to_end(self.link.final_step)
 
     def abandon(self, reason: str) -> None:
         """Goes away in the middle of whatever is under way; the others go on without this member."""

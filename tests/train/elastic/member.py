@@ -83,6 +83,7 @@ def main() -> None:
             trainer.end()
     say(
         end=trainer.committed,
+        complete=run.is_complete,
         digest=state_digest(trainer.state.capture()),
         rate=optimizer.param_groups[0]["lr"],
     )

@@ -407,7 +407,7 @@ class Formation:
                 is_same_step = error.step == self._state.committed + 1 and not error.was_evicted
                 if is_same_step and self._runner.is_prepared:
                     self._runner.commit_prepared()
-                self._link.has_run_ended = True
+                self._link.end(error.step)
                 self._end(str(error))
             except MembershipClosed as error:
                 self._end(str(error))

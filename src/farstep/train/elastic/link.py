@@ -21,6 +21,7 @@ class MembershipLink:
     Attributes:
         membership: in use.
         has_run_ended: the run has ended, for everybody.
+        final_step: steps that it has committed in all; None if it has not ended, or nobody said how many.
     """
 
     def __init__(self, info: MemberInfo, connect: Callable[[MemberInfo], Any]) -> None:
@@ -29,6 +30,7 @@ class MembershipLink:
         self._leave_began_s = 0.0
         self._is_closed = False
         self.has_run_ended = False
+        self.final_step: int | None = None
         self.membership: Any = connect(info)
 
     @property
@@ -63,9 +65,15 @@ class MembershipLink:
         self.membership.close()
         self.membership = self._connect(self.info.reborn())
 
+    def end(self, step: int | None) -> None:
+        """Notes that the run has ended for everybody, after so many steps as far as anybody said."""
+        self.has_run_ended = True
+        self.final_step = step
+
     def finish(self, step: int) -> None:
         """Says that the run is at its end, after so many steps."""
         if not self._is_closed:
+            self.final_step = step
             self.membership.leave("the run is finished", finished=True, step=step)
 
     def close(self) -> None:

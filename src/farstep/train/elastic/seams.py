@@ -159,6 +159,9 @@ class HealingPort(Protocol):
     def waiting(self) -> AbstractContextManager[None]:
         """While the context lasts no step is under way, so that nothing that others need is held back."""
 
+    def linger(self, timeout_s: float) -> None:
+        """At the end of the run: lets those that follow get the last steps, but not for longer than this."""
+
     def wake(self) -> None:
         """Has :meth:`follow` look at once whether it is done. From any thread."""
 

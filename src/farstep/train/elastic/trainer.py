@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from farstep.engine import EngineError
 from farstep.fabric.expected import expect
-from farstep.membership import Generation
+from farstep.membership import Generation, MembershipError
 from farstep.membership.beacon import Beacon
 from farstep.train.arguments import expect_functions, expect_loss, expect_replica, expect_run
 from farstep.train.elastic.alignment import KeptDeal
@@ -25,6 +26,7 @@ from farstep.train.elastic.seams import CheckpointPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import Closure, StepBroken, StepRunner, Vote
 from farstep.train.errors import ConfigError, RunFailed, reason_of
+from farstep.train.healing import HealingError
 from farstep.train.place import Place
 
 if TYPE_CHECKING:
@@ -36,6 +38,13 @@ __all__ = ["StepReport", "Trainer"]
 logger = logging.getLogger("farstep.train")
 
 StepFunction = Callable[..., Tensor]
+
+END_FOLLOW_S = 10.0
+"""Longest time that a spare takes for the last steps of a run that has ended; nobody waits for it."""
+
+END_LINGER_S = 3.0
+"""Longest time that a member stays at the end of the run for spares that lack its last steps. They need some
+milliseconds; one that cannot keep up is not waited for."""
 
 
 class _Nothing:
@@ -435,6 +444,33 @@ class Trainer:
                 self._run.on_over()
                 return
             self._idle_as_needed(regrouped)
+
+    def follow_to_end(self, final_step: int) -> None:
+        """Makes the last steps of a run that has ended without this member, if there is anybody left to ask."""
+        healing, state = self._formation.healing, self._state
+        lacked = final_step - state.committed
+        if lacked <= 0:
+            return
+        if healing is not None:
+            try:
+                healing.catch_up(final_step, (), END_FOLLOW_S, is_over=lambda: False)
+            except (HealingError, EngineError, MembershipError) as error:
+                logger.debug("not followed to the end: %s", error)
+            healing.close()  # those who serve this member wait for it
+        self._formation.membership.event("end_followed", step=state.committed, final_step=final_step)
+        if state.committed != final_step:
+            logger.warning(
+                "the run has ended after %d steps, and nobody is left to give this member the last %d: it holds the "
+                "state after step %d, and run.is_complete is False",
+                final_step,
+                final_step - state.committed,
+                state.committed,
+            )
+
+    def linger(self) -> None:
+        """The run is over: lets spares that follow get the last steps, before this process ends."""
+        if self._formation.healing is not None:
+            self._formation.healing.linger(END_LINGER_S)
 
     def end(self) -> None:
         """Asks all replica groups to end the run after the step under way."""

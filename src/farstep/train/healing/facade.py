@@ -28,6 +28,7 @@ __all__ = ["Healing"]
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
+LINGER_TICK_S = 0.005
 CLOSE_TIMEOUT_S = 5.0
 NO_ANSWER_S = 1.0
 """Those who wait for a member to catch up have other means if it reaches nobody for so long."""
@@ -170,6 +171,13 @@ class Healing:
             yield
         finally:
             self._pacer.stand_still(False)
+
+    def linger(self, timeout_s: float) -> None:
+        """At the end of the run: serves those that still follow until they have all, but not for longer than this."""
+        end_s = time.monotonic() + timeout_s
+        with self.standstill():
+            while self._service.num_sessions and time.monotonic() < end_s:
+                self._is_closed.wait(LINGER_TICK_S)
 
     @property
     def served(self) -> Served:
