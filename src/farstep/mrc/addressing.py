@@ -25,6 +25,7 @@ from farstep.mrc.errors import InvalidFieldError, check_range
 
 __all__ = [
     "USIDS_PER_ADDRESS_MAX",
+    "Attachment",
     "EvCarriage",
     "EvField",
     "EvFormat",
@@ -379,3 +380,61 @@ class PathTemplate:
         if self.source_leaf == self.destination_leaf:
             hops = (hops[0], hops[-1])
         return UsidPath(self.block, tuple(Usid(tier, ev.plane, index).value for tier, index in hops))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """Where a NIC hangs in a network of uSIDs, in every plane alike. Two of these make all paths between two NICs.
+
+    Attributes:
+        block: the 32 bits that all uSID addresses begin with.
+        leaf: number of its T0 switch.
+        downlink: its number among the NICs of that T0.
+        uplinks: uplinks of the T0; EVs have uplink numbers below this.
+
+    >>> here = Attachment(block=0xFCBBBBBB, leaf=3, downlink=2, uplinks=2)
+    >>> there = Attachment(block=0xFCBBBBBB, leaf=5, downlink=0x11, uplinks=2)
+    >>> [str(here.paths_to(there).path(ev).address) for ev in here.evs_to(there, plane=0)]
+    ['fcbb:bbbb:2003:4000:2005:c011::', 'fcbb:bbbb:2003:4001:2005:c011::']
+    >>> there.arrival(plane=0)
+    IPv6Address('fcbb:bbbb:c011::')
+    """
+
+    block: int
+    leaf: int
+    downlink: int
+    uplinks: int
+
+    def __post_init__(self) -> None:
+        check_range("block", self.block, 0, 2**32 - 1)
+        check_range("leaf", self.leaf, 0, 1023)
+        check_range("downlink", self.downlink, 0, 1023)
+        check_range("uplinks", self.uplinks, 1, 1024)
+
+    def arrival(self, plane: int) -> ipaddress.IPv6Address:
+        """Returns the address at which packets arrive at the port in a plane: what is left of every path to it."""
+        return UsidPath(self.block, (Usid(Tier.DOWNLINK, plane, self.downlink).value,)).address
+
+    def gateway(self, plane: int) -> ipaddress.IPv6Address:
+        """Returns the address of our T0 in a plane, with which every path from here begins."""
+        return UsidPath(self.block, (Usid(Tier.T0, plane, self.leaf).value,)).address
+
+    def paths_to(self, peer: Attachment) -> PathTemplate:
+        """Returns the template of the paths to another NIC.
+
+        Raises:
+            InvalidFieldError: it is in a network of another block.
+        """
+        if peer.block != self.block:
+            raise InvalidFieldError("block", hex(peer.block), f"{self.block:#x}, as here")
+        return PathTemplate(
+            block=self.block,
+            source_leaf=self.leaf,
+            destination_leaf=peer.leaf,
+            downlink=peer.downlink,
+        )
+
+    def evs_to(self, peer: Attachment, *, plane: int) -> tuple[SrEv, ...]:
+        """Returns the EVs of a plane, each a path of its own; between NICs of one T0 there is one."""
+        count = 1 if peer.leaf == self.leaf else self.uplinks
+        return tuple(SrEv(plane, uplink) for uplink in range(count))
