@@ -19,10 +19,12 @@ from farstep.engine.errors import (
     EndpointClosed,
     EngineError,
     RegionError,
+    SecurityError,
     WaitTimeout,
 )
 from farstep.engine.profile import EndpointProfile, PortConfig
 from farstep.engine.region import Region, RemoteRegion
+from farstep.engine.security import Identity, Protection, SecurityProfile
 from farstep.engine.stats import (
     CongestionStats,
     ConnectionStats,
@@ -48,14 +50,18 @@ __all__ = [
     "EndpointStats",
     "EngineError",
     "EvState",
+    "Identity",
     "InvalidFieldError",
     "PathEvent",
     "PathStats",
     "PlaneStats",
     "PortConfig",
     "PortStats",
+    "Protection",
     "Region",
     "RegionError",
     "RemoteRegion",
+    "SecurityError",
+    "SecurityProfile",
     "WaitTimeout",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 import threading
@@ -10,16 +11,19 @@ from typing import TYPE_CHECKING
 
 from farstep import _native
 from farstep.engine.completion import Completion
-from farstep.engine.descriptor import ConnectionDescriptor
+from farstep.engine.descriptor import ConnectionDescriptor, split_signature
 from farstep.engine.errors import (
     ConnectionAborted,
     ConnectionFailed,
     EndpointClosed,
     EngineError,
     RegionError,
+    SecurityError,
     WaitTimeout,
 )
-from farstep.engine.opening import parameters_for
+from farstep.engine.key_agreement import EphemeralKey, covers, sign, verify
+from farstep.engine.opening import agreement_of, parameters_for
+from farstep.engine.security import Protection
 from farstep.engine.stats import ConnectionStats
 from farstep.mrc.errors import InvalidFieldError, check_range
 
@@ -52,14 +56,28 @@ class Connection:
         descriptor: bytes for the peer's `connect`; carry them over any channel.
         peer_name: name for messages and errors.
         peer_site: site of the peer's endpoint, empty before `connect`.
+        peer_identity: name in the peer's certificate, empty before `connect` and without certificates.
+        protection: what happens to the packets, known after `connect`.
     """
 
     def __init__(
-        self, endpoint: Endpoint, peer_name: str, index: int, descriptor: ConnectionDescriptor
+        self,
+        endpoint: Endpoint,
+        peer_name: str,
+        index: int,
+        descriptor: ConnectionDescriptor,
+        key: EphemeralKey | None = None,
+        expected_identity: str | None = None,
     ) -> None:
         self.peer_name = peer_name
         self.peer_site = ""
-        self.descriptor = descriptor.encode()
+        self.peer_identity = ""
+        self.protection = Protection.OFF
+        self._body = self.descriptor = descriptor.encode()
+        self._key = key
+        self._expected_identity = expected_identity
+        if identity := endpoint.profile.security.identity:
+            self.descriptor += b"\n" + sign(identity, self._body)
         self._own = descriptor
         self._endpoint = endpoint
         self._native = endpoint._native
@@ -74,15 +92,22 @@ class Connection:
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
-    def connect(self, peer_descriptor: bytes) -> None:
+    def connect(self, peer_descriptor: bytes, *, channel_secret: bytes = b"") -> None:
         """Opens the connection toward the peer whose descriptor this is; both ends do so, in any order.
 
+        Args:
+            peer_descriptor: bytes of the peer's `descriptor`.
+            channel_secret: bytes that both ends have told each other over an encrypted channel. The keys then follow
+                from them too; see :func:`farstep.engine.control_channel.exchange`.
+
         Raises:
+            SecurityError: the peer is not who it should be, or the ends cannot agree on how packets are protected.
             EngineError: the bytes are no descriptor, no address of the peer can be used, or it is connected already.
             ConnectionAborted: it was given up before.
             EndpointClosed: the endpoint is closed.
         """
-        peer = ConnectionDescriptor.decode(peer_descriptor)
+        body, signature = split_signature(peer_descriptor)
+        peer = ConnectionDescriptor.decode(body)
         if peer.icrc != self._own.icrc:
             raise self._error(
                 EngineError, "one end has icrc on, the other off; set the same in both profiles"
@@ -95,11 +120,42 @@ class Connection:
                 )
             if self._abort_reason is not None:
                 raise self._error(ConnectionAborted, self._abort_reason)
-            self._native.open_connection(self._index, parameters_for(self._endpoint, self._own, peer))
+            try:
+                parameters = self._secured(peer, body, signature, channel_secret)
+            except SecurityError as error:
+                raise self._error(SecurityError, error.cause) from None
+            self._native.open_connection(self._index, parameters)
             self._is_connected = True
             self.peer_site = peer.site
             self._endpoint._sites[self._index] = peer.site
             self._end_if_given_up()  # by a signal handler in between
+
+    def _secured(
+        self, peer: ConnectionDescriptor, body: bytes, signature: bytes, channel_secret: bytes
+    ) -> _native.ConnectionParameters:
+        """Returns the parameters with the secrets, once it is sure who the peer is."""
+        agreement = agreement_of(self._own, peer)
+        parameters = parameters_for(self._endpoint, self._own, peer, agreement)
+        identity, key = self._endpoint.profile.security.identity, self._key
+        if identity is None or key is None:
+            return parameters
+        name = verify(identity, body, signature, peer.security.certificate)
+        expected = self._expected_identity
+        if expected is not None and not covers(name, expected):
+            raise SecurityError(
+                f"the peer shows the certificate of {name!r}, expected was that of {expected!r}"
+            )
+        self.peer_identity = name
+        # Two peers of different names share nothing, whatever number one of them claims.
+        parameters.peer_id = int.from_bytes(hashlib.sha256(f"{peer.peer_id} {name}".encode()).digest()[:8])
+        if agreement.protection is not Protection.OFF:
+            secrets = key.secrets(
+                self._body, body, peer.security.public_key, agreement, channel_secret=channel_secret
+            )
+            parameters.protection, parameters.key_bytes = str(agreement.protection), agreement.key_bits // 8
+            parameters.tx_secret, parameters.rx_secret = secrets.sending, secrets.receiving
+        self.protection, self._key = agreement.protection, None
+        return parameters
 
     def abort(self, reason: str) -> None:
         """Gives the connection up: every write and every waiter fails at once, and the peer is told why it ended."""

@@ -8,6 +8,7 @@ __all__ = [
     "EndpointClosed",
     "EngineError",
     "RegionError",
+    "SecurityError",
     "WaitTimeout",
 ]
 
@@ -43,6 +44,10 @@ class EndpointClosed(EngineError):
 
 class RegionError(EngineError, ValueError):
     """Memory that cannot be registered, or a range outside a region."""
+
+
+class SecurityError(EngineError):
+    """A connection cannot be as safe as one end asks: a certificate is missing, wrong or not the peer's."""
 
 
 class WaitTimeout(EngineError, TimeoutError):

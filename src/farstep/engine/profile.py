@@ -6,6 +6,8 @@ import ipaddress
 import socket
 from dataclasses import dataclass, field
 
+from farstep import _native
+from farstep.engine.security import SecurityProfile
 from farstep.mrc.errors import InvalidFieldError, check_range
 from farstep.mrc.profiles import CongestionProfile, EvProfile
 
@@ -15,6 +17,8 @@ MPR_UNIT_PACKETS = 128
 """Unit of the receive window on the wire."""
 SEGMENT_OVERHEAD_BYTES = 44
 """Headers, immediate and iCRC of one data packet."""
+PROTECTION_MORE_BYTES = _native.PROTECTION_BYTES - 4
+"""What a protected packet is longer: packet number and tag, in place of the iCRC."""
 OFFLOAD_MAX_BYTES = 65_000
 """What one segmented UDP send holds, a little below the 16-bit length."""
 MAX_BURST_SEGMENTS = 64
@@ -102,7 +106,8 @@ class EndpointProfile:
         send_buffer_bytes: asked of the kernel for each source port.
         max_connections: connections of one endpoint at most.
         max_regions: registered regions of one endpoint at most.
-        seed: of path selection and connection numbers; None: from the system.
+        seed: of path selection, connection numbers and keys of regions; None: from the system.
+        security: who this endpoint is, and what protection it asks for.
     """
 
     mtu_bytes: int | None = None
@@ -125,6 +130,7 @@ class EndpointProfile:
     max_connections: int = 256
     max_regions: int = 4096
     seed: int | None = None
+    security: SecurityProfile = field(default_factory=SecurityProfile)
 
     def __post_init__(self) -> None:
         if self.mtu_bytes is not None:
@@ -153,6 +159,8 @@ class EndpointProfile:
             raise InvalidFieldError("icrc", self.icrc, "True or False")
         if not isinstance(self.congestion, CongestionProfile):
             raise InvalidFieldError("congestion", self.congestion, "a CongestionProfile")
+        if not isinstance(self.security, SecurityProfile):
+            raise InvalidFieldError("security", self.security, "a SecurityProfile")
         if not isinstance(self.ev, EvProfile):
             raise InvalidFieldError("ev", self.ev, "an EvProfile")
         if self.ev.mode != "generated":
@@ -160,6 +168,7 @@ class EndpointProfile:
                 "ev.mode", self.ev.mode, "'generated': entropy values are UDP source ports here"
             )
 
-    def burst_packets(self, mtu_bytes: int) -> int:
+    def burst_packets(self, mtu_bytes: int, *, is_protected: bool = False) -> int:
         """Packets of one burst at this MTU: what is asked for, if one segmented send can hold it."""
-        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + SEGMENT_OVERHEAD_BYTES)))
+        around = SEGMENT_OVERHEAD_BYTES + (PROTECTION_MORE_BYTES if is_protected else 0)
+        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + around)))
