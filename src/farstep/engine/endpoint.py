@@ -16,10 +16,15 @@ from farstep.engine import region as region_module
 from farstep.engine.completion import CompletionDispatcher
 from farstep.engine.connection import Connection
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
-from farstep.engine.errors import EndpointClosed, EngineError, RegionError, SecurityError
+from farstep.engine.errors import EndpointClosed, EngineError, RegionError
 from farstep.engine.interface import mtu_for_address
-from farstep.engine.key_agreement import EphemeralKey, check_identity, offer_of
-from farstep.engine.profile import EndpointProfile, PortConfig, split_address
+from farstep.engine.path_mode import choose_path_mode
+from farstep.engine.profile import (
+    DATAGRAM_OVERHEAD_MAX_BYTES,
+    EndpointProfile,
+    PortConfig,
+    split_address,
+)
 from farstep.engine.region import Region
 from farstep.engine.stats import EndpointStats, EvState, PathEvent
 from farstep.mrc.errors import InvalidFieldError
@@ -66,8 +71,6 @@ class Endpoint:
         self._port_configs = [
             PortConfig(p, plane=i) if isinstance(p, str) else p for i, p in enumerate(ports)
         ]
-        if self.profile.security.identity is not None:
-            check_identity(self.profile.security.identity)
         self._pid = os.getpid()
         seed = self.profile.seed if self.profile.seed is not None else secrets.randbits(64)
         self._random = random.Random(seed)
@@ -76,8 +79,12 @@ class Endpoint:
             secrets.SystemRandom() if self.profile.seed is None else random.Random(seed ^ _KEYS)
         )
         self._peer_id = secrets.randbits(64)
-        self._sources_per_port = self.profile.ev.active_per_plane + self.profile.ev.backup_per_plane
-        bound = [split_address(p.bind) for p in self._port_configs]
+        self.path_mode = choose_path_mode(self.profile.path_mode, self._port_configs)
+        is_srv6 = self.path_mode == "srv6"
+        ev = self.profile.ev
+        self._sources_per_port = 1 if is_srv6 else ev.active_per_plane + ev.backup_per_plane
+        bound = [self._address_to_bind(p) for p in self._port_configs]
+        self._mtu_bytes = self.profile.mtu_bytes or min(mtu_for_address(host) for host, _ in bound)
         try:
             self._native = _native.NativeEndpoint(
                 bound,
@@ -89,6 +96,8 @@ class Endpoint:
                 self.profile.max_connections,
                 self.profile.max_regions,
                 [(p.rate_mbps or 0.0) * 125_000 for p in self._port_configs],
+                is_srv6,
+                self._mtu_bytes + DATAGRAM_OVERHEAD_MAX_BYTES if is_srv6 else 0,
             )
         except RuntimeError as error:
             wanted = ", ".join(p.bind for p in self._port_configs)
@@ -105,6 +114,12 @@ class Endpoint:
         _open_endpoints.add(self)
 
     # ---- addresses -------------------------------------------------------------------------------------------------
+
+    def _address_to_bind(self, port: PortConfig) -> tuple[str, int]:
+        host, number = split_address(port.bind)
+        if self.path_mode == "srv6" and port.attachment is not None:
+            host = str(port.attachment.arrival(port.plane))
+        return host, number
 
     def set_public_addresses(self, port_index: int, addresses: Mapping[str, tuple[str, int]]) -> None:
         """Says how peers at other sites reach a port, for connections created from now on.
@@ -174,26 +189,14 @@ class Endpoint:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
-    def create_connection(self, *, peer_name: str = "", peer_identity: str | None = None) -> Connection:
+    def create_connection(self, *, peer_name: str = "") -> Connection:
         """Reserves a connection; it carries data once both ends have called `connect`.
-
-        Args:
-            peer_name: for messages and errors.
-            peer_identity: the name that the peer's certificate must have, or begin like if it ends with `*`; None:
-                any that our authority has issued. Only where this endpoint has an identity.
 
         Raises:
             EngineError: `max_connections` are in use already.
             EndpointClosed: the endpoint is closed.
         """
         self._check_open()
-        security = self.profile.security
-        if peer_identity is not None and security.identity is None:
-            raise SecurityError(
-                f"the peer shall be {peer_identity!r}; an endpoint without an identity of its own cannot check that"
-            )
-        key = EphemeralKey() if security.identity is not None else None
-        offer = offer_of(security, key)
         index, qpn, start_psn = self._native.reserve_connection()
         if index == 2**32 - 1:
             most = self.profile.max_connections
@@ -204,22 +207,27 @@ class Endpoint:
             site=self.site,
             qpn=qpn,
             start_psn=start_psn,
-            mtu_bytes=self.profile.mtu_bytes or min(mtu_for_address(host) for host, _ in self.ports),
+            mtu_bytes=self._mtu_bytes,
             is_mtu_fixed=self.profile.mtu_bytes is not None,
             mpr=self.profile.mpr,
             wimm=self.profile.wimm,
             icrc=self.profile.icrc,
-            security=offer,
             ports=tuple(
-                PortDescriptor(host, port, config.plane, config.rate_mbps, buffer, public)
+                PortDescriptor(
+                    host,
+                    port,
+                    config.plane,
+                    config.rate_mbps,
+                    buffer,
+                    public,
+                    config.attachment if self.path_mode == "srv6" else None,
+                )
                 for (host, port), config, buffer, public in zip(
                     self.ports, self._port_configs, buffers, self._public, strict=True
                 )
             ),
         )
-        connection = Connection(
-            self, peer_name or f"connection {index}", index, descriptor, key, peer_identity
-        )
+        connection = Connection(self, peer_name or f"connection {index}", index, descriptor)
         self._connections[index] = connection
         self._names[index] = connection.peer_name
         return connection

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass, field
+from typing import get_args
 
-from farstep import _native
-from farstep.engine.security import SecurityProfile
+from farstep.engine.path_mode import PathModeWish
+from farstep.mrc.addressing import Attachment
 from farstep.mrc.errors import InvalidFieldError, check_range
 from farstep.mrc.profiles import CongestionProfile, EvProfile
 
@@ -17,8 +18,8 @@ MPR_UNIT_PACKETS = 128
 """Unit of the receive window on the wire."""
 SEGMENT_OVERHEAD_BYTES = 44
 """Headers, immediate and iCRC of one data packet."""
-PROTECTION_MORE_BYTES = _native.PROTECTION_BYTES - 4
-"""What a protected packet is longer: packet number and tag, in place of the iCRC."""
+DATAGRAM_OVERHEAD_MAX_BYTES = 128
+"""What any packet has around its payload, at most."""
 OFFLOAD_MAX_BYTES = 65_000
 """What one segmented UDP send holds, a little below the 16-bit length."""
 MAX_BURST_SEGMENTS = 64
@@ -63,18 +64,23 @@ class PortConfig:
     """One local port of an endpoint: an address to bind, and the plane of the network it belongs to.
 
     Attributes:
-        bind: "host:port"; port 0 takes a free one.
+        bind: "host:port"; port 0 takes a free one. In path mode `srv6` the port number alone counts: the address is
+            the one at which the paths of the plane arrive.
         plane: ports of two endpoints with the same plane number are joined by paths. Where no number is shared,
             every local port is joined to every remote one.
         rate_mbps: line rate in 10^6 bit/s, for pacing and for the size of the window; None: learned.
+        attachment: where the network card hangs in a network of SRv6 micro-SIDs, for path mode `srv6`.
     """
 
     bind: str = "127.0.0.1:0"
     plane: int = 0
     rate_mbps: float | None = None
+    attachment: Attachment | None = None
 
     def __post_init__(self) -> None:
         check_range("plane", self.plane, 0, 31)
+        if self.attachment is not None and not isinstance(self.attachment, Attachment):
+            raise InvalidFieldError("attachment", self.attachment, "an Attachment, or None")
         if self.rate_mbps is not None:
             check_range("rate_mbps", self.rate_mbps, 0.01, 10_000_000, whole=False)
 
@@ -84,6 +90,9 @@ class EndpointProfile:
     """Settings of the transport. The defaults suit hosts of one building as well as sites far apart.
 
     Attributes:
+        path_mode: `udp`: routers choose the way of a packet by its ports. `srv6`: the sender does, by its destination
+            address; every port needs an attachment. `auto`: `srv6` where ports have attachments and this host can do
+            it, otherwise `udp`, with a warning if that is a surprise.
         mtu_bytes: payload of a full packet; both ends use the smaller of the two. None: what the device of each port
             sends in one piece, at most MRC's 4096 (16,000 on loopback), and 1360 toward another site.
         burst_segments: packets that leave together on one entropy value. 1 sprays every packet on its own path;
@@ -106,10 +115,10 @@ class EndpointProfile:
         send_buffer_bytes: asked of the kernel for each source port.
         max_connections: connections of one endpoint at most.
         max_regions: registered regions of one endpoint at most.
-        seed: of path selection, connection numbers and keys of regions; None: from the system.
-        security: who this endpoint is, and what protection it asks for.
+        seed: of path selection and connection numbers; None: from the system.
     """
 
+    path_mode: PathModeWish = "auto"
     mtu_bytes: int | None = None
     burst_segments: int = 15
     mpr: int = 64
@@ -130,9 +139,12 @@ class EndpointProfile:
     max_connections: int = 256
     max_regions: int = 4096
     seed: int | None = None
-    security: SecurityProfile = field(default_factory=SecurityProfile)
 
     def __post_init__(self) -> None:
+        if self.path_mode not in get_args(PathModeWish):
+            raise InvalidFieldError(
+                "path_mode", self.path_mode, "one of " + ", ".join(get_args(PathModeWish))
+            )
         if self.mtu_bytes is not None:
             check_range("mtu_bytes", self.mtu_bytes, 64, 60_000)
         check_range("burst_segments", self.burst_segments, 1, MAX_BURST_SEGMENTS)
@@ -159,8 +171,6 @@ class EndpointProfile:
             raise InvalidFieldError("icrc", self.icrc, "True or False")
         if not isinstance(self.congestion, CongestionProfile):
             raise InvalidFieldError("congestion", self.congestion, "a CongestionProfile")
-        if not isinstance(self.security, SecurityProfile):
-            raise InvalidFieldError("security", self.security, "a SecurityProfile")
         if not isinstance(self.ev, EvProfile):
             raise InvalidFieldError("ev", self.ev, "an EvProfile")
         if self.ev.mode != "generated":
@@ -168,7 +178,6 @@ class EndpointProfile:
                 "ev.mode", self.ev.mode, "'generated': entropy values are UDP source ports here"
             )
 
-    def burst_packets(self, mtu_bytes: int, *, is_protected: bool = False) -> int:
+    def burst_packets(self, mtu_bytes: int) -> int:
         """Packets of one burst at this MTU: what is asked for, if one segmented send can hold it."""
-        around = SEGMENT_OVERHEAD_BYTES + (PROTECTION_MORE_BYTES if is_protected else 0)
-        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + around)))
+        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + SEGMENT_OVERHEAD_BYTES)))

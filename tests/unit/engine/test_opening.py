@@ -8,7 +8,7 @@ import pytest
 
 from farstep import _native
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
-from farstep.engine.opening import _set_paths, join_ports, mtu_between
+from farstep.engine.opening import _set_life_cycle, _set_source_ports, join_ports, mtu_between
 from farstep.engine.profile import EndpointProfile
 from farstep.mrc.profiles import EvProfile
 
@@ -70,7 +70,8 @@ def test_the_core_gets_what_the_profile_says_of_paths():
     sockets = SimpleNamespace(source_port=lambda local, source: 40_000 + 100 * local + source)
     endpoint = SimpleNamespace(profile=EndpointProfile(ev=ev), _sources_per_port=6, _native=sockets)
     parameters = _native.ConnectionParameters()
-    _set_paths(parameters, endpoint, [(0, 0), (1, 0)], random.Random(1))
+    _set_life_cycle(parameters, ev, 2)
+    _set_source_ports(parameters, endpoint, [(0, 0), (1, 0)], random.Random(1))
     found = (
         parameters.num_planes,
         parameters.skip_passes,
