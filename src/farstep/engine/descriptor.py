@@ -9,12 +9,14 @@ from typing import Any
 
 from farstep.engine.errors import EngineError
 from farstep.engine.path_mode import PLANES_MAX, PathMode
+from farstep.engine.security import NO_OFFER, SecurityOffer
 from farstep.mrc.addressing import Attachment
 
-__all__ = ["ConnectionDescriptor", "PortDescriptor"]
+__all__ = ["ConnectionDescriptor", "PortDescriptor", "split_signature"]
 
 _MAGIC = "farstep-mrc"
-_VERSION = 1
+_PLAIN_VERSION = 1
+_VERSION = 2  # says something of security; what says nothing stays as older ends read it
 _MAX_BYTES = 65_536  # 32 ports with a few dozen scopes each fit many times over
 
 
@@ -54,14 +56,19 @@ class ConnectionDescriptor:
     wimm: int
     icrc: bool
     ports: tuple[PortDescriptor, ...]
+    security: SecurityOffer = NO_OFFER
 
     def encode(self) -> bytes:
-        """Serialises; the inverse of :meth:`decode`."""
+        """Serialises; the inverse of :meth:`decode`. A signature goes behind it, after a newline."""
         fields = asdict(self)
         for port in fields["ports"]:
             if port["attachment"] is None:
                 del port["attachment"]
-        return json.dumps({"protocol": _MAGIC, "version": _VERSION, **fields}).encode()
+        version = _VERSION
+        if self.security == NO_OFFER:
+            del fields["security"]
+            version = _PLAIN_VERSION
+        return json.dumps({"protocol": _MAGIC, "version": version, **fields}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> ConnectionDescriptor:
@@ -70,17 +77,20 @@ class ConnectionDescriptor:
         Raises:
             EngineError: these are not the bytes of a descriptor of this version.
         """
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise EngineError(f"a peer descriptor is bytes, not {type(data).__name__}")
-        if len(data) > _MAX_BYTES:
-            raise EngineError(f"a peer descriptor of {len(data)} bytes is longer than {_MAX_BYTES}")
+        body, _ = split_signature(data)
         try:
-            fields: dict[str, Any] = json.loads(bytes(data))
+            fields: dict[str, Any] = json.loads(body)
             if fields.pop("protocol") != _MAGIC:
                 raise EngineError("the peer descriptor is of another protocol")
             version = fields.pop("version")
-            if version != _VERSION:
-                raise EngineError(f"the peer speaks version {version} of the descriptor, we speak {_VERSION}")
+            if version not in (_PLAIN_VERSION, _VERSION):
+                raise EngineError(
+                    f"the peer speaks version {version} of the descriptor, we speak {_PLAIN_VERSION} and {_VERSION}"
+                )
+            if version == _VERSION:
+                fields["security"] = SecurityOffer(**fields["security"])
+            elif "security" in fields:
+                raise ValueError("security does not belong into version 1")
             ports = tuple(_port(port) for port in fields.pop("ports"))
             descriptor = cls(ports=ports, **fields)
             descriptor.check()
@@ -112,6 +122,21 @@ class ConnectionDescriptor:
             raise ValueError("icrc is neither true nor false")
         if not isinstance(self.is_mtu_fixed, bool):
             raise ValueError("is_mtu_fixed is neither true nor false")
+        self.security.check()
+
+
+def split_signature(data: bytes) -> tuple[bytes, bytes]:
+    """Returns what was signed of a descriptor, and the signature; that is empty where there is none.
+
+    Raises:
+        EngineError: these are no bytes, or too many.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise EngineError(f"a peer descriptor is bytes, not {type(data).__name__}")
+    if len(data) > _MAX_BYTES:
+        raise EngineError(f"a peer descriptor of {len(data)} bytes is longer than {_MAX_BYTES}")
+    body, _, signature = bytes(data).partition(b"\n")
+    return body, signature
 
 
 def _port(fields: dict[str, Any]) -> PortDescriptor:

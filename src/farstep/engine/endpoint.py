@@ -16,8 +16,9 @@ from farstep.engine import region as region_module
 from farstep.engine.completion import CompletionDispatcher
 from farstep.engine.connection import Connection
 from farstep.engine.descriptor import ConnectionDescriptor, PortDescriptor
-from farstep.engine.errors import EndpointClosed, EngineError, RegionError
+from farstep.engine.errors import EndpointClosed, EngineError, RegionError, SecurityError
 from farstep.engine.interface import mtu_for_address
+from farstep.engine.key_agreement import EphemeralKey, check_identity, offer_of
 from farstep.engine.path_mode import choose_path_mode
 from farstep.engine.profile import (
     DATAGRAM_OVERHEAD_MAX_BYTES,
@@ -71,6 +72,8 @@ class Endpoint:
         self._port_configs = [
             PortConfig(p, plane=i) if isinstance(p, str) else p for i, p in enumerate(ports)
         ]
+        if self.profile.security.identity is not None:
+            check_identity(self.profile.security.identity)
         self._pid = os.getpid()
         seed = self.profile.seed if self.profile.seed is not None else secrets.randbits(64)
         self._random = random.Random(seed)
@@ -189,14 +192,26 @@ class Endpoint:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
-    def create_connection(self, *, peer_name: str = "") -> Connection:
+    def create_connection(self, *, peer_name: str = "", peer_identity: str | None = None) -> Connection:
         """Reserves a connection; it carries data once both ends have called `connect`.
+
+        Args:
+            peer_name: for messages and errors.
+            peer_identity: the name that the peer's certificate must have, or begin like if it ends with `*`; None:
+                any that our authority has issued. Only where this endpoint has an identity.
 
         Raises:
             EngineError: `max_connections` are in use already.
             EndpointClosed: the endpoint is closed.
         """
         self._check_open()
+        security = self.profile.security
+        if peer_identity is not None and security.identity is None:
+            raise SecurityError(
+                f"the peer shall be {peer_identity!r}; an endpoint without an identity of its own cannot check that"
+            )
+        key = EphemeralKey() if security.identity is not None else None
+        offer = offer_of(security, key)
         index, qpn, start_psn = self._native.reserve_connection()
         if index == 2**32 - 1:
             most = self.profile.max_connections
@@ -212,6 +227,7 @@ class Endpoint:
             mpr=self.profile.mpr,
             wimm=self.profile.wimm,
             icrc=self.profile.icrc,
+            security=offer,
             ports=tuple(
                 PortDescriptor(
                     host,
@@ -227,7 +243,9 @@ class Endpoint:
                 )
             ),
         )
-        connection = Connection(self, peer_name or f"connection {index}", index, descriptor)
+        connection = Connection(
+            self, peer_name or f"connection {index}", index, descriptor, key, peer_identity
+        )
         self._connections[index] = connection
         self._names[index] = connection.peer_name
         return connection

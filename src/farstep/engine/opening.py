@@ -10,13 +10,15 @@ from farstep import _native
 from farstep.engine.descriptor import ConnectionDescriptor
 from farstep.engine.errors import EngineError
 from farstep.engine.interface import EMULATED_SITE_MTU_BYTES, SITE_MTU_BYTES
+from farstep.engine.profile import PROTECTION_MORE_BYTES
+from farstep.engine.security import Agreement, Protection, agree
 from farstep.engine.srv6_paths import check_path_modes, set_srv6_paths
 from farstep.mrc.profiles import ALGORITHM_NONE, CongestionProfile, EvProfile
 
 if TYPE_CHECKING:
     from farstep.engine.endpoint import Endpoint
 
-__all__ = ["join_ports", "parameters_for"]
+__all__ = ["agreement_of", "join_ports", "parameters_for"]
 
 HOST_NOISE_NS = 500_000
 """How late a busy host may answer without that being a queue in the network. Sizes the window of short round trips."""
@@ -44,14 +46,25 @@ def join_ports(own_planes: list[int], peer_planes: list[int]) -> list[tuple[int,
     return joined[:PLANES_MAX]
 
 
+def agreement_of(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> Agreement:
+    """Returns what protection a connection between the two ends needs; both come to the same answer.
+
+    Raises:
+        SecurityError: one end asks for what the other cannot do.
+    """
+    is_same_site = own.site == peer.site
+    return agree(own.security, peer.security, is_same_site=is_same_site, is_local=_is_loopback(own, peer))
+
+
 def parameters_for(
-    endpoint: Endpoint, own: ConnectionDescriptor, peer: ConnectionDescriptor
+    endpoint: Endpoint, own: ConnectionDescriptor, peer: ConnectionDescriptor, agreement: Agreement
 ) -> _native.ConnectionParameters:
-    """Returns the parameters of a connection between the two ends."""
+    """Returns the parameters of a connection between the two ends, all but the secrets."""
     profile = endpoint.profile
+    is_protected = agreement.protection is not Protection.OFF
     check_path_modes(own, peer)
     links = join_ports([p.plane for p in own.ports], [p.plane for p in peer.ports])
-    mtu_bytes = mtu_between(own, peer)
+    mtu_bytes = mtu_between(own, peer, is_protected=is_protected)
     p = _native.ConnectionParameters()
     p.peer_id = peer.peer_id
     p.links = links
@@ -59,7 +72,7 @@ def parameters_for(
     _check_families(own, p.peer_addresses)
     p.peer_qpn, p.peer_start_psn = peer.qpn, peer.start_psn
     p.mtu_bytes = p.cc_mtu_bytes = mtu_bytes
-    p.burst_packets = profile.burst_packets(mtu_bytes)
+    p.burst_packets = profile.burst_packets(mtu_bytes, is_protected=is_protected)
     p.mpr, p.peer_mpr = own.mpr, peer.mpr
     p.wimm = min(profile.wimm, peer.wimm)
     p.send_queue, p.immediate_queue = profile.send_queue, profile.immediate_queue
@@ -90,14 +103,23 @@ def is_local(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> bool:
     return own.site == peer.site and _is_loopback(own, peer)
 
 
-def mtu_between(own: ConnectionDescriptor, peer: ConnectionDescriptor) -> int:
-    """Payload of a full packet in bytes; both ends come to the same answer."""
-    limits = [own.mtu_bytes, peer.mtu_bytes]
+def mtu_between(own: ConnectionDescriptor, peer: ConnectionDescriptor, *, is_protected: bool = False) -> int:
+    """Payload of a full packet in bytes; both ends come to the same answer.
+
+    Protection makes packets longer. What was found out leaves room for that; what the user has set is taken as it is.
+    """
+    around = PROTECTION_MORE_BYTES if is_protected and not _is_loopback(own, peer) else 0
+    limits = [
+        end.mtu_bytes if end.is_mtu_fixed or not around else (end.mtu_bytes - around) // 16 * 16
+        for end in (own, peer)
+    ]
     if own.site != peer.site:
         is_local = all(
             ipaddress.ip_address(port.host).is_loopback for end in (own, peer) for port in end.ports
         )
         between = EMULATED_SITE_MTU_BYTES if is_local else SITE_MTU_BYTES
+        if around:
+            between = (between - around) // 16 * 16
         limits += [between for end in (own, peer) if not end.is_mtu_fixed]
     return min(limits)
 

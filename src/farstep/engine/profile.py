@@ -7,7 +7,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import get_args
 
+from farstep import _native
 from farstep.engine.path_mode import PathModeWish
+from farstep.engine.security import SecurityProfile
 from farstep.mrc.addressing import Attachment
 from farstep.mrc.errors import InvalidFieldError, check_range
 from farstep.mrc.profiles import CongestionProfile, EvProfile
@@ -20,6 +22,8 @@ SEGMENT_OVERHEAD_BYTES = 44
 """Headers, immediate and iCRC of one data packet."""
 DATAGRAM_OVERHEAD_MAX_BYTES = 128
 """What any packet has around its payload, at most."""
+PROTECTION_MORE_BYTES = _native.PROTECTION_BYTES - 4
+"""What a protected packet is longer: packet number and tag, in place of the iCRC."""
 OFFLOAD_MAX_BYTES = 65_000
 """What one segmented UDP send holds, a little below the 16-bit length."""
 MAX_BURST_SEGMENTS = 64
@@ -115,7 +119,8 @@ class EndpointProfile:
         send_buffer_bytes: asked of the kernel for each source port.
         max_connections: connections of one endpoint at most.
         max_regions: registered regions of one endpoint at most.
-        seed: of path selection and connection numbers; None: from the system.
+        seed: of path selection, connection numbers and keys of regions; None: from the system.
+        security: who this endpoint is, and what protection it asks for.
     """
 
     path_mode: PathModeWish = "auto"
@@ -139,6 +144,7 @@ class EndpointProfile:
     max_connections: int = 256
     max_regions: int = 4096
     seed: int | None = None
+    security: SecurityProfile = field(default_factory=SecurityProfile)
 
     def __post_init__(self) -> None:
         if self.path_mode not in get_args(PathModeWish):
@@ -171,6 +177,8 @@ class EndpointProfile:
             raise InvalidFieldError("icrc", self.icrc, "True or False")
         if not isinstance(self.congestion, CongestionProfile):
             raise InvalidFieldError("congestion", self.congestion, "a CongestionProfile")
+        if not isinstance(self.security, SecurityProfile):
+            raise InvalidFieldError("security", self.security, "a SecurityProfile")
         if not isinstance(self.ev, EvProfile):
             raise InvalidFieldError("ev", self.ev, "an EvProfile")
         if self.ev.mode != "generated":
@@ -178,6 +186,7 @@ class EndpointProfile:
                 "ev.mode", self.ev.mode, "'generated': entropy values are UDP source ports here"
             )
 
-    def burst_packets(self, mtu_bytes: int) -> int:
+    def burst_packets(self, mtu_bytes: int, *, is_protected: bool = False) -> int:
         """Packets of one burst at this MTU: what is asked for, if one segmented send can hold it."""
-        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + SEGMENT_OVERHEAD_BYTES)))
+        around = SEGMENT_OVERHEAD_BYTES + (PROTECTION_MORE_BYTES if is_protected else 0)
+        return max(1, min(self.burst_segments, OFFLOAD_MAX_BYTES // (mtu_bytes + around)))
