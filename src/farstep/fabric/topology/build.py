@@ -38,6 +38,17 @@ def _tpu_v4() -> Topology:
     return cube_torus(64, torus_connections((4, 4, 4)))
 
 
+def _lab(planes: int, leaves: int, spines: int, nics_per_leaf: int, port_mbps: float = 100) -> Topology:
+    return leaf_spine(
+        planes=planes,
+        leaves=leaves,
+        spines=spines,
+        nics_per_leaf=nics_per_leaf,
+        port_gbps=port_mbps / 1000,
+        transceiver_gbps=port_mbps / 1000,
+    )
+
+
 PRESETS: Mapping[str, tuple[str, Callable[[], Topology]]] = {
     "mrc-131072": (
         "131,072 NICs of 8 x 100G, 512-port switches (MRC paper, section 2)",
@@ -63,8 +74,12 @@ PRESETS: Mapping[str, tuple[str, Callable[[], Topology]]] = {
         lambda: torus((16, 20, 28), link_gbps=800.0),
     ),
     "tpu-v5e": ("256 chips as a 16 x 16 torus of 50 GB/s links", lambda: torus((16, 16), link_gbps=400.0)),
+    "lab-4": ("a lab of 4 NICs of 2 x 100M: 2 T0s and 2 T1s a plane", lambda: _lab(2, 2, 2, 2)),
+    "lab-8": ("a lab of 8 NICs of 4 x 100M: 2 T0s and 4 T1s a plane", lambda: _lab(4, 2, 4, 4)),
+    "lab-16": ("a lab of 16 NICs of 4 x 50M: 4 T0s and 4 T1s a plane", lambda: _lab(4, 4, 4, 4, 50)),
+    "lab-32": ("a lab of 32 NICs of 8 x 10M: 4 T0s and 4 T1s a plane", lambda: _lab(8, 4, 4, 8, 10)),
 }
-"""Published shapes: what each is, and what builds it."""
+"""Published shapes, and some for a lab on one machine: what each is, and what builds it."""
 
 
 def build_topology(kind: str, /, **parameters: Any) -> Topology:

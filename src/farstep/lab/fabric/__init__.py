@@ -2,7 +2,7 @@
 
 from farstep.lab.fabric.errors import LabError
 from farstep.lab.fabric.faults import FaultNotice, LabFaults, link_states
-from farstep.lab.fabric.lab import FabricLab, find_lab
+from farstep.lab.fabric.lab import FabricLab, find_lab, remove_unrecorded
 from farstep.lab.fabric.options import LabOptions
 from farstep.lab.fabric.places import lab_names
 
@@ -15,4 +15,5 @@ __all__ = [
     "find_lab",
     "lab_names",
     "link_states",
+    "remove_unrecorded",
 ]

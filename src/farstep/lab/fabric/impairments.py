@@ -62,6 +62,18 @@ class LinkState:
     """Added to the fault-free delay."""
 
     @property
+    def text(self) -> str:
+        """In words."""
+        parts = ["down, signalled" if self.is_signalled else "down, silent"] if self.is_down else []
+        if self.loss:
+            parts.append(f"loss {100 * self.loss:.4g} %")
+        if self.rate_share != 1.0:
+            parts.append(f"rate {100 * self.rate_share:.4g} %")
+        if self.delay_ns:
+            parts.append(f"delay {self.delay_ns / NS_PER_MS:+.4g} ms")
+        return ", ".join(parts) or "healthy"
+
+    @property
     def is_dropping(self) -> bool:
         """Whether packets that arrive are dropped without anybody being told."""
         return self.is_down and not self.is_signalled

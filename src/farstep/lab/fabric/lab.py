@@ -26,10 +26,10 @@ from farstep.lab.fabric.keeper import CONTROL, NAMESPACES
 from farstep.lab.fabric.keeping import KeeperStart, end_processes, namespace_of, processes_in
 from farstep.lab.fabric.options import RATE_SHAPED_MBPS_MAX, LabOptions
 from farstep.lab.fabric.places import LabRecord, check_name, lab_names, lock
-from farstep.lab.fabric.shell import NETNS, Shell
+from farstep.lab.fabric.shell import NETNS, Shell, is_privileged
 from farstep.lab.fabric.wiring import MAC, SLUG, Cable, FabricWiring
 
-__all__ = ["ADDRESSES", "FabricLab", "carried_state", "find_lab", "uninterrupted"]
+__all__ = ["ADDRESSES", "FabricLab", "carried_state", "find_lab", "remove_unrecorded", "uninterrupted"]
 
 ADDRESSES = "addresses.json"
 """The address plan, in the folder of a lab, for programs that run in it."""
@@ -55,6 +55,20 @@ def find_lab(name: str | None = None) -> FabricLab:
             raise LabError(f"which lab? there is: {names(known)}" if known else "there is no lab")
         name = known[0]
     return FabricLab(LabRecord.load(check_name(name)))
+
+
+def remove_unrecorded(name: str) -> bool:
+    """Removes the namespaces of a lab whose record is lost, with what runs in them; returns False if there are none.
+
+    Raises:
+        LabError: another command is changing the lab, or they cannot be removed.
+    """
+    prefix = f"{PREFIX}{check_name(name)}-"
+    if not _namespace_files(prefix):
+        return False
+    with lock(name), uninterrupted():
+        _remove_namespaces(prefix)
+    return True
 
 
 class FabricLab:
@@ -103,7 +117,7 @@ class FabricLab:
             name: of the lab; several can be up under different names.
             options: how the network is emulated.
             delay: who holds packets back on long links, instead of what `options` say; `auto`: the kernel, if it can.
-            is_rootless: whether to do without root; None: unless we are root.
+            is_rootless: whether to do without root's rights; None: unless we have them.
 
         Raises:
             ConfigError: the network cannot be addressed or is too large, or a value cannot be used.
@@ -115,10 +129,16 @@ class FabricLab:
         options = LabOptions() if options is None else options
         wiring = FabricWiring(topology, options)
         check_machine()
-        rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
+        rootless = not is_privileged() if is_rootless is None else is_rootless
         with lock(name):
             if name in lab_names():
                 raise LabError(f"lab {quoted(name)} exists; farstep lab down --name {name} takes it down")
+            left = [] if rootless else _namespace_files(f"{PREFIX}{name}-")
+            if left:
+                raise LabError(
+                    f"there are namespaces of a lab {quoted(name)} that is not recorded here, such as {left[0].name};"
+                    f" farstep lab down --name {name} removes them"
+                )
             record = LabRecord(
                 name=name, topology=topology, options=options, is_rootless=rootless, created_s=time.time()
             )
@@ -396,8 +416,11 @@ def _processes(record: LabRecord, shell: Shell) -> list[int]:
     if record.is_rootless:
         user = namespace_of(f"/proc/{record.keeper_pid}", "user") if record.keeper_is_alive else None
         return [pid for pid in processes_in([user], "user") if pid != record.keeper_pid]
-    namespaces = [namespace_of(str(path)) for path in _namespace_files(shell.prefix)]
-    return processes_in(namespaces, "net")
+    return _processes_at(_namespace_files(shell.prefix))
+
+
+def _processes_at(files: Sequence[Path]) -> list[int]:
+    return processes_in([namespace_of(str(path)) for path in files], "net")
 
 
 def _namespace_files(prefix: str) -> list[Path]:
@@ -420,14 +443,19 @@ def _take_down(record: LabRecord, shell: Shell) -> None:
         with contextlib.suppress(ChildProcessError):  # unless another command started it
             os.waitpid(pid, os.WNOHANG)
     if not record.is_rootless:
-        files = _namespace_files(shell.prefix)
-        lines = [f"netns del {path.name}" for path in files]
-        if lines:
-            shell.run(["ip", "-force", "-batch", "-"], text="\n".join(lines), check=False)
-        left = _namespace_files(shell.prefix)
-        if left:
-            raise LabError(f"cannot remove {', '.join(path.name for path in left)}; is this lab root's?")
+        _remove_namespaces(shell.prefix)
     record.forget()
+
+
+def _remove_namespaces(prefix: str) -> None:
+    files = _namespace_files(prefix)
+    end_processes(_processes_at(files))
+    lines = [f"netns del {path.name}" for path in files]
+    if lines:
+        Shell(prefix).run(["ip", "-force", "-batch", "-"], text="\n".join(lines), check=False)
+    left = _namespace_files(prefix)
+    if left:
+        raise LabError(f"cannot remove {', '.join(path.name for path in left)}; is this lab root's?")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from farstep.lab.fabric.errors import LabError
 
-__all__ = ["COMMANDS", "Shell", "missing_commands"]
+__all__ = ["COMMANDS", "NETNS", "Shell", "is_privileged", "missing_commands"]
 
 COMMANDS = {
     "ip": "iproute2",
@@ -32,6 +32,17 @@ NETNS = Path("/run/netns")
 """Where `ip netns` keeps names."""
 
 _OWN_SYS = 'mount -t sysfs sysfs /sys 2>/dev/null; cd "$1"; shift; exec "$@"'
+
+
+_NET_ADMIN, _SYS_ADMIN = 12, 21
+"""Capabilities that it takes to make network namespaces and to configure them."""
+
+
+def is_privileged() -> bool:
+    """Whether this process may make namespaces by itself; root in a container often may not."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    effective = int(status.partition("CapEff:")[2].split()[0], 16)
+    return all(effective >> number & 1 for number in (_NET_ADMIN, _SYS_ADMIN))
 
 
 def missing_commands() -> dict[str, str]:

@@ -26,6 +26,9 @@ NODES_MAX = 512
 CABLES_MAX = 4096
 """Cables of one lab."""
 
+CARRIED_PACKETS_MAX = 10_000
+"""Packets that wait for the process that carries them; it may have to wait for a processor itself."""
+
 MAC = "02:00:00:00:00:01"
 """Of every interface: with one address for all, and no neighbour discovery, any packet is for whoever gets it."""
 
@@ -192,8 +195,11 @@ class FabricWiring:
                 f"link set {SID} addrgenmode none arp off up",
                 f"link set {SID}0 addrgenmode none arp off up",
             ]
-        for interface in self.ports(node):
-            lines.append(f"link set {interface} mtu {self.options.mtu_bytes} addrgenmode none arp off up")
+        for link in map(int, self.topology.out_links(node)):
+            waiting = f" txqueuelen {CARRIED_PACKETS_MAX}" if self.cables[link >> 1].is_carried else ""
+            lines.append(
+                f"link set {self.interfaces[link]} mtu {self.options.mtu_bytes} addrgenmode none arp off{waiting} up"
+            )
         if not self.is_switch(node):
             lines.append(f"address add {self.plan.host_address(node)}/128 dev lo nodad")
             for plane, interface in enumerate(self.ports(node)):
