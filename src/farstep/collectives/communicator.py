@@ -49,9 +49,10 @@ class Communicator:
         name: distinguishes communicators that share a store; the same on all ranks, never used twice.
         sites: site name of every rank, to keep bytes within sites; None if all are in one place.
         settings: thresholds and sizes, the same on all ranks.
+        identities: name of every rank. Where the endpoint has an identity, a peer's certificate must be for its name.
 
     Raises:
-        ValueError: rank, size or sites do not fit together.
+        ValueError: rank, size, sites or identities do not fit together.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Communicator:
         name: str = "world",
         sites: Sequence[str] | None = None,
         settings: CommunicatorSettings | None = None,
+        identities: Sequence[str] | None = None,
     ) -> None:
         if size < 1 or not 0 <= rank < size:
             raise ValueError(f"rank is {rank} and size {size}; rank must lie in 0..size-1")
@@ -72,7 +74,15 @@ class Communicator:
         self.name = name
         self.settings = settings if settings is not None else CommunicatorSettings()
         self._selection = Selection(rank, size, sites, self.settings)
-        mesh = Mesh(endpoint, store, rank=rank, size=size, name=name, settings=self.settings.link)
+        mesh = Mesh(
+            endpoint,
+            store,
+            rank=rank,
+            size=size,
+            name=name,
+            settings=self.settings.link,
+            identities=identities,
+        )
         self._session = Session(mesh, self._selection, self.settings)
         self._point_to_point = PointToPoint(mesh, self.abort)
         self._session.on_abort = self._point_to_point.abort

@@ -88,7 +88,7 @@ class Link:
         self,
         endpoint: Endpoint,
         peer: int,
-        peer_name: str,
+        connection: Connection,
         settings: LinkSettings,
         *,
         is_compiled: bool = False,
@@ -97,10 +97,10 @@ class Link:
         self.compiled: _native.CollectiveLink | None = None
         self.peer = peer
         self.settings = settings
-        self.connection: Connection = endpoint.create_connection(peer_name=peer_name)
+        self.connection = connection
         self._inbox = allocate_pages(settings.inbox_bytes)
         self._outbox = allocate_pages(settings.inbox_bytes)
-        self._inbox_region = endpoint.register(self._inbox)
+        self._inbox_region = endpoint.register(self._inbox, only_for=connection)
         self._outbox_region = endpoint.register(self._outbox)
         self._slots_offset = NUM_CONTROL_ENTRIES * CONTROL_ENTRY_BYTES
         self._inbox_address: int = self._inbox.__array_interface__["data"][0]

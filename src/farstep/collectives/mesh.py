@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from farstep.collectives.errors import CommunicatorAborted, CommunicatorTimeout
 from farstep.collectives.link import Link, LinkSettings
 from farstep.collectives.loop_runner import can_run_in_loop
-from farstep.collectives.transport import Endpoint, Store
+from farstep.collectives.transport import Connection, Endpoint, Store
 from farstep.engine import EngineError
 
 STORE_SLICE_S = 0.5
@@ -25,8 +25,21 @@ class Mesh:
     """The links of one rank of a communicator."""
 
     def __init__(
-        self, endpoint: Endpoint, store: Store, *, rank: int, size: int, name: str, settings: LinkSettings
+        self,
+        endpoint: Endpoint,
+        store: Store,
+        *,
+        rank: int,
+        size: int,
+        name: str,
+        settings: LinkSettings,
+        identities: Sequence[str] | None = None,
     ) -> None:
+        if identities is not None and len(identities) != size:
+            raise ValueError(
+                f"there are {len(identities)} identities and {size} ranks; valid is one for each"
+            )
+        self._identities = identities if getattr(endpoint, "has_identity", False) else None
         self.endpoint = endpoint
         self.store = store
         self.rank = rank
@@ -37,6 +50,12 @@ class Mesh:
         self._links: dict[int, Link] = {}
         self._lock = threading.Lock()
         self._failure: str | None = None
+
+    def connection_to(self, peer: int) -> Connection:
+        """Makes a connection to a rank, which must then show a certificate of its name, if names are known."""
+        expected = {} if self._identities is None else {"peer_identity": self._identities[peer]}
+        made: Connection = self.endpoint.create_connection(peer_name=f"rank{peer}", **expected)
+        return made
 
     def links_to(self, peers: Iterable[int], deadline_s: float) -> dict[int, Link]:
         """Returns links to the peers, making those that are missing.
@@ -58,7 +77,8 @@ class Mesh:
     def _make(self, missing: list[int], deadline_s: float) -> None:
         made = []
         for peer in missing:
-            link = Link(self.endpoint, peer, f"rank{peer}", self._settings, is_compiled=self.is_compiled)
+            connection = self.connection_to(peer)
+            link = Link(self.endpoint, peer, connection, self._settings, is_compiled=self.is_compiled)
             with self._lock:
                 if self._failure is not None:
                     link.connection.abort(self._failure)

@@ -18,7 +18,7 @@ from farstep.collectives.errors import CollectiveMismatch, CommunicatorAborted, 
 from farstep.collectives.mesh import Mesh
 from farstep.collectives.operations import Handle
 from farstep.collectives.reduction import ElementType
-from farstep.collectives.transport import Connection, RemoteKey
+from farstep.collectives.transport import RemoteKey
 from farstep.collectives.vector import Vector, allocate_pages
 from farstep.engine import EngineError, WaitTimeout
 
@@ -51,10 +51,10 @@ class _Channel:
         self._on_failure = on_failure
         self._peer = peer
         self._lock = threading.RLock()
-        self._connection: Connection = mesh.endpoint.create_connection(peer_name=f"rank{peer}")
+        self._connection = mesh.connection_to(peer)
         size = INVITATIONS_MAX * _INVITATION.size
         self._inbox, self._outbox = allocate_pages(size), allocate_pages(size)
-        self._inbox_region = mesh.endpoint.register(self._inbox)
+        self._inbox_region = mesh.endpoint.register(self._inbox, only_for=self._connection)
         self._outbox_region = mesh.endpoint.register(self._outbox)
         self._peer_inbox: RemoteKey | None = None
         self._free_entries = list(range(INVITATIONS_MAX - 1, -1, -1))
@@ -107,7 +107,7 @@ class _Channel:
 
     def _invite(self, pending: _Pending) -> None:
         entry = pending.entry = self._free_entries.pop()
-        pending.region = self._mesh.endpoint.register(pending.vector.raw)
+        pending.region = self._mesh.endpoint.register(pending.vector.raw, only_for=self._connection)
         self._receives[entry] = pending
         offset = entry * _INVITATION.size
         rkey, _ = pending.region.remote

@@ -75,8 +75,8 @@ class Connection(Protocol):
 class Endpoint(Protocol):
     """Makes regions and connections."""
 
-    def register(self, buffer: Any) -> Any:
-        """Registers memory for reading and, by peers that know its key, writing."""
+    def register(self, buffer: Any, *, only_for: Any = None) -> Any:
+        """Registers memory for reading and, by peers that know its key, writing; by that of one connection alone."""
 
     def create_connection(self, *, peer_name: str = "") -> Any:
         """Makes a connection that is not yet connected."""

@@ -251,6 +251,11 @@ class Endpoint:
         return connection
 
     @property
+    def has_identity(self) -> bool:
+        """Whether this endpoint shows a certificate, and wants one of every peer."""
+        return self.profile.security.identity is not None
+
+    @property
     def connections(self) -> tuple[Connection, ...]:
         """The connections that have not been closed."""
         return tuple(self._connections.values())

@@ -11,12 +11,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from farstep.engine import Endpoint, EndpointProfile, PortConfig
+from farstep.engine import Endpoint, EndpointProfile, Identity, PortConfig
 from farstep.membership import MemberInfo
 from farstep.membership.addresses import AddressBook, AddressError
 from farstep.train.arguments import expect_counts, expect_known, expect_settings, expect_who
@@ -401,7 +402,8 @@ def join(
         name: of the replica group; the same again when it is restarted. `FARSTEP_GROUP`.
         site: where it is; members of one site are expected to fail together. `FARSTEP_SITE`.
         spare: wait with the state at hand until a member is lost. `FARSTEP_SPARE`.
-        tls: folder with `ca.pem` and this member's `NAME.pem` and `NAME.key`. `FARSTEP_TLS`.
+        tls: folder with `ca.pem` and this member's `NAME.pem` and `NAME.key`. With it peers are checked too, and
+            what goes to another site is encrypted. `FARSTEP_TLS`.
         run: name of the run. `FARSTEP_RUN`.
         ports: local UDP ports, one per plane of the network. `FARSTEP_BIND`.
         profile: settings of the transport.
@@ -440,10 +442,26 @@ def join(
     inner = _join_inner(environment)
     link = _link(environment, inner)
     wanted = ports if ports is not None else environment.bind or (f"{host}:0",)
+    profile = _with_identity(profile, environment)
     endpoint = Endpoint(list(wanted), profile=profile, name=environment.group, site=environment.site)
     joined = Run(environment, link, endpoint, inner, healing=partial(Healing, settings=healing))
     joined.watch_signals()
     return joined
+
+
+def _with_identity(profile: EndpointProfile | None, environment: Environment) -> EndpointProfile | None:
+    """A member that has certificates shows them to its peers too, and packets between sites are encrypted."""
+    if environment.tls is None or (profile is not None and profile.security.identity is not None):
+        return profile
+    from farstep.membership.tls import TlsFiles
+
+    try:
+        files = TlsFiles.in_directory(environment.tls, environment.group)
+    except OSError as error:
+        raise ConfigError(str(error)) from None
+    profile = profile or EndpointProfile()
+    identity = Identity(files.authority, files.certificate, files.key)
+    return replace(profile, security=replace(profile.security, identity=identity))
 
 
 def _warm_up() -> None:

@@ -91,6 +91,7 @@ class Lane:
             name=f"{generation.run_id}/g{generation.number}/lane{index}",
             sites=sites if len(set(sites)) > 1 else None,
             settings=CommunicatorSettings(timeout_s=timeout_s),
+            identities=[member.name for member in generation.seats],
         )
 
     def _look(self) -> None:

@@ -223,6 +223,7 @@ class Recall:
             store=BreakableStore(membership.store(scope, generation.number), over, lambda: None),
             name=f"{generation.run_id}/{scope}",
             settings=CommunicatorSettings(timeout_s=FOREVER_S),
+            identities=[member.name for member in members],
         )
         with self._changed:
             self._communicator = communicator
