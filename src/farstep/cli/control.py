@@ -222,26 +222,13 @@ def _in_words(error: Exception, *, has_certificates: bool) -> tuple[str, str]:
     """Says what went wrong on the way to a coordinator, and what helps against it ("" if nothing special does)."""
     import httpx
 
-    text = str(error) or type(error).__name__
-    upper = text.upper()
+    from farstep.membership.tls import trouble_of
+
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} s", ""
     if isinstance(error, httpx.RemoteProtocolError):
-        hint = "both sides need certificates of one authority (the same ca.pem)"
-        if not has_certificates:
-            hint = "a coordinator that was started with --tls wants a certificate: --tls DIR"
-        return "it closed the connection", hint
-    if "WRONG_VERSION_NUMBER" in upper or "RECORD_LAYER_FAILURE" in upper:
-        return (
-            "it does not speak TLS",
-            "a coordinator that was started with --insecure is asked without --tls",
-        )
-    if "EXPIRED" in upper:
-        return "a certificate has expired", "farstep certificates DIR --renew, then restart the coordinator"
-    if "UNKNOWN_CA" in upper or "UNKNOWN CA" in upper or "CERTIFICATE_VERIFY_FAILED" in upper:
-        reason = text.partition("verify failed: ")[2].rpartition(" (")[0]
-        return (
-            f"certificates do not fit together{f': {reason}' if reason else ''}",
-            "both sides need certificates of one authority (the same ca.pem)",
-        )
-    return text, ""
+        error = EOFError()  # it hung up in the middle, which says nothing but that
+    trouble = trouble_of(error, has_certificates=has_certificates)
+    if trouble is None:
+        return str(error) or type(error).__name__, ""
+    return trouble.cause, trouble.remedy + (": --tls DIR" if trouble.wants_folder else "")

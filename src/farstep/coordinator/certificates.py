@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -25,7 +26,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from farstep.membership.records import NAME_PATTERN
 from farstep.membership.tls import COORDINATOR_NAME, file_stem
 
-__all__ = ["Certificate", "CertificateError", "PeerRole", "covers", "make_certificates", "role_of"]
+__all__ = [
+    "Certificate",
+    "CertificateError",
+    "ListedCertificate",
+    "PeerRole",
+    "covers",
+    "list_certificates",
+    "make_certificates",
+    "role_of",
+]
 
 VALID_DAYS = 397
 """Browsers refuse certificates that are valid for longer."""
@@ -65,6 +75,28 @@ class Certificate(NamedTuple):
     valid_until: datetime.datetime
 
 
+class ListedCertificate(NamedTuple):
+    """One that lies in a directory.
+
+    Attributes:
+        path: its file.
+        name: of its holder.
+        role: what it lets its holder do.
+        valid_until: when it expires.
+        fingerprint: SHA-256 of it, in hexadecimal.
+        is_ours: whether the authority of the directory has issued it.
+        has_key: whether its private key lies beside it.
+    """
+
+    path: Path
+    name: str
+    role: str
+    valid_until: datetime.datetime
+    fingerprint: str
+    is_ours: bool
+    has_key: bool
+
+
 def make_certificates(
     directory: Path,
     names: list[str],
@@ -73,6 +105,7 @@ def make_certificates(
     hosts: tuple[str, ...] = (),
     valid_days: int = VALID_DAYS,
     is_renewal: bool = False,
+    with_coordinator: bool = True,
 ) -> list[Certificate]:
     """Makes the authority, the coordinator's, the members' and the operators' certificates that are missing.
 
@@ -82,12 +115,13 @@ def make_certificates(
 
     Args:
         directory: where they go; made if missing.
-        names: replica groups; the coordinator's is always made. One that ends with `*` is for all names that begin
+        names: replica groups. One that ends with `*` is for all names that begin
             like it; its files have an `@` in place of the star.
         operators: people or tools that may drain, evict and override.
         hosts: names and addresses under which browsers reach coordinators; members do not look at them.
         valid_days: lifetime in days; nothing outlives the authority.
         is_renewal: make all that are named anew, with new keys. The authority stays.
+        with_coordinator: make the coordinator's too, unless it is there.
 
     Raises:
         CertificateError: a name cannot be used or has another role, the authority has expired or is broken, or
@@ -95,8 +129,9 @@ def make_certificates(
     """
     if not 1 <= valid_days <= 3650:
         raise CertificateError(f"valid_days is {valid_days}; valid: 1 to 3650")
-    names = [name for name in names if name != "coordinator"]  # it is always made
-    roles = dict.fromkeys(["coordinator"], PeerRole.COORDINATOR)
+    is_coordinator_named = with_coordinator or "coordinator" in names
+    names = [name for name in names if name != "coordinator"]  # its role is not that of the others
+    roles = dict.fromkeys(["coordinator"] if is_coordinator_named else [], PeerRole.COORDINATOR)
     for name in (*names, *operators):
         is_any = name in names and ANY_NAME.fullmatch(name)
         if not (NAME.fullmatch(name) or is_any) or name in (AUTHORITY, "coordinator"):
@@ -127,15 +162,54 @@ def make_certificates(
     return made
 
 
+def list_certificates(directory: Path) -> list[ListedCertificate]:
+    """Returns what is in a directory of certificates, the authority first.
+
+    Raises:
+        CertificateError: there is no authority, or a file is no certificate.
+    """
+    authority_path = directory / f"{AUTHORITY}.pem"
+    if not authority_path.is_file():
+        raise CertificateError(
+            f"{authority_path} is missing; `farstep certs init {directory}` makes an authority"
+        )
+    authority = _read(authority_path)
+    found = []
+    for path in sorted(directory.glob("*.pem"), key=lambda path: (path != authority_path, path.name)):
+        certificate = _read(path)
+        try:
+            certificate.verify_directly_issued_by(authority)
+            is_ours = True
+        except (ValueError, TypeError, InvalidSignature):
+            is_ours = False
+        found.append(
+            ListedCertificate(
+                path,
+                _field(certificate, NameOID.COMMON_NAME),
+                _field(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME) or "authority",
+                certificate.not_valid_after_utc,
+                certificate.fingerprint(hashes.SHA256()).hex(),
+                is_ours,
+                path.with_suffix(".key").is_file(),
+            )
+        )
+    return found
+
+
+def _field(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
+    found = certificate.subject.get_attributes_for_oid(oid)
+    return str(found[0].value) if found else ""
+
+
 def _usable(path: Path, name: str, role: PeerRole, hosts: tuple[str, ...]) -> x509.Certificate | None:
     """Returns a participant's certificate if it is there, has not expired and names the hosts."""
     if not (path.exists() and path.with_suffix(".key").exists()):
         return None
     certificate = _read(path)
-    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-    if units and str(units[0].value) != role:
+    unit = _field(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
+    if unit and unit != role:
         raise CertificateError(
-            f"{path} is a certificate of the {units[0].value!s} {name}; give the {role} another name, "
+            f"{path} is a certificate of the {unit} {name}; give the {role} another name, "
             "or move its files away"
         )
     if certificate.not_valid_after_utc <= datetime.datetime.now(datetime.UTC):
@@ -236,9 +310,11 @@ def _issue(
     builder = _builder(subject, authority.subject, key.public_key(), authority_key.public_key(), until)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    alternatives: list[x509.GeneralName] = [x509.DNSName(name)]
-    if role is PeerRole.COORDINATOR:
+    # Of no host: members accept each other's control channels, and must not pass for a coordinator or a web server.
+    alternatives: list[x509.GeneralName] = [x509.DNSName(f"{role}.farstep.invalid")]
+    if role is not PeerRole.OPERATOR:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    if role is PeerRole.COORDINATOR:
         alternatives = [
             x509.DNSName(COORDINATOR_NAME),
             *map(_general_name, ("localhost", "127.0.0.1", *hosts)),

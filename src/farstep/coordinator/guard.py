@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,10 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farstep.coordinator.certificates import PeerRole, role_of
+from farstep.coordinator.journal import Journal
 
 __all__ = [
     "BodyLimit",
     "CertifiedProtocol",
+    "Refusals",
     "allows_member",
     "certified_name",
     "peer_name",
@@ -34,6 +38,12 @@ PEER = "peer"
 
 BODY_BYTES_MAX = 64 << 10
 """Longest body of a request; the longest that is needed names 1,024 members."""
+
+REFUSALS_S = 10.0
+"""Time between two notes of handshakes that failed for the same reason."""
+
+REASONS_MAX, REASON_CHARACTERS_MAX = 32, 200
+"""Reasons that are told apart, and how much of each is kept: whoever connects has a say in them."""
 
 LOCAL_NAME = "localhost"
 """The one name that nobody else can make point here; otherwise loopback addresses are asked for."""
@@ -48,6 +58,34 @@ class CertifiedProtocol(H11Protocol):
         certificate: dict[str, Any] = (tls.getpeercert() or {}) if tls is not None else {}
         self.app_state = {**self.app_state, PEER: role_of(certificate.get("subject"))}
         super().connection_made(transport)
+
+
+class Refusals:
+    """Notes handshakes that failed, so that an operator sees why a member does not come in.
+
+    Members try ten times a second: each reason is noted at once, and then once in a while with its number.
+
+    Args:
+        journal: where they are noted.
+        now_s: clock.
+    """
+
+    def __init__(self, journal: Journal, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._journal, self._now_s = journal, now_s
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def note(self, reason: str) -> None:
+        """Takes note of one."""
+        reason = reason[:REASON_CHARACTERS_MAX]
+        if reason not in self._seen and len(self._seen) >= REASONS_MAX:
+            reason = "other reasons"
+        until_s, more = self._seen.get(reason, (0.0, 0))
+        now_s = self._now_s()
+        if now_s < until_s:
+            self._seen[reason] = (until_s, more + 1)
+            return
+        self._seen[reason] = (now_s + REFUSALS_S, 0)
+        self._journal.add("handshake_refused", {"reason": reason, "times": more + 1})
 
 
 class BodyLimit:

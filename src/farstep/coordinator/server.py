@@ -20,7 +20,7 @@ from farstep import __version__
 from farstep.coordinator.api import make_router
 from farstep.coordinator.body import Coordinator
 from farstep.coordinator.dashboard import make_pages
-from farstep.coordinator.guard import BodyLimit, CertifiedProtocol, allows_member, certified_name
+from farstep.coordinator.guard import BodyLimit, CertifiedProtocol, Refusals, allows_member, certified_name
 from farstep.coordinator.journal import Journal
 from farstep.coordinator.metrics import Metrics
 from farstep.coordinator.status import progress_fields
@@ -116,7 +116,7 @@ async def serve_coordinator(
     app: FastAPI, settings: ServerSettings, *, on_listening: Callable[[str], None] | None = None
 ) -> None:
     """Serves until SIGINT or SIGTERM; a run goes on without its coordinator."""
-    config = uvicorn_config(app, settings)
+    config = uvicorn_config(app, settings, Refusals(app.state.journal).note)
     config.load()  # certificates that cannot be used are told before anybody is told where to come
     with open_listener(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
@@ -175,8 +175,16 @@ def reachable_hosts(host: str) -> list[str]:
     return [*(hosts or ["127.0.0.1"]), socket.gethostname()]
 
 
-def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
-    """Returns how uvicorn runs the application."""
+def uvicorn_config(
+    app: FastAPI, settings: ServerSettings, on_refused: Callable[[str], None] | None = None
+) -> uvicorn.Config:
+    """Returns how uvicorn runs the application.
+
+    Args:
+        app: the application.
+        settings: where to listen.
+        on_refused: called with the reason when a TLS handshake fails.
+    """
     tls = settings.tls
     return uvicorn.Config(
         app,
@@ -189,7 +197,9 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
         ws_ping_interval=None,  # members have heartbeats of their own
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,
-        ssl_context_factory=(lambda _config, _default: tls.server_context()) if tls is not None else None,
+        ssl_context_factory=(lambda _config, _default: tls.server_context(on_refused))
+        if tls is not None
+        else None,
     )
 
 

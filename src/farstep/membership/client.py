@@ -24,7 +24,7 @@ from farstep.membership import messages as wire
 from farstep.membership.addresses import AddressBook
 from farstep.membership.desk import Desk
 from farstep.membership.records import MemberInfo, Wants
-from farstep.membership.tls import COORDINATOR_NAME, TlsFiles
+from farstep.membership.tls import COORDINATOR_NAME, TlsFiles, trouble_of
 
 __all__ = ["MembershipClient"]
 
@@ -137,7 +137,7 @@ class MembershipClient(Desk):
             try:
                 refused = await self._talk(connection)
             except (ConnectionClosed, OSError) as error:
-                self._last_error = _describe(error)
+                self._last_error = self._describe(error)
             except Exception:
                 # Whatever it is, a member that says nothing more would be given up: say hello again.
                 _log.exception("%s: the line to the coordinator failed", self.member.name)
@@ -174,7 +174,7 @@ class MembershipClient(Desk):
                         self._next_address = attempts.pop(task)  # come back here first
                         return task.result()
                     del attempts[task]
-                    self._last_error = _describe(error)
+                    self._last_error = self._describe(error)
                 if done or not attempts:
                     await asyncio.sleep(self._core.heartbeat_s)
             return None
@@ -220,7 +220,7 @@ class MembershipClient(Desk):
                 await reader
         error = reader.exception() if reader.done() and not reader.cancelled() else None
         if isinstance(error, ConnectionClosed):
-            self._last_error = _describe(error)
+            self._last_error = self._describe(error)
             return error.rcvd is not None and error.rcvd.code == wire.CLOSE_REFUSED
         return False
 
@@ -274,6 +274,9 @@ class MembershipClient(Desk):
             await self._pause((next_ns - time.monotonic_ns()) / 1e9, reader)
         await self._flush(connection)
 
+    def _describe(self, error: BaseException) -> str:
+        return _describe(error, has_certificates=self._context is not None)
+
     async def _flush(self, connection: ClientConnection) -> None:
         async with self._sending:
             with self._changed:
@@ -314,7 +317,7 @@ def _drop_all_inherited() -> None:
 os.register_at_fork(after_in_child=_drop_all_inherited)
 
 
-def _describe(error: BaseException | None) -> str:
+def _describe(error: BaseException, *, has_certificates: bool) -> str:
     match error:
         case ConnectionClosed(rcvd=rcvd) if rcvd is not None:
             return f"it closed the line ({rcvd.code} {rcvd.reason})".replace(" )", ")")
@@ -324,9 +327,10 @@ def _describe(error: BaseException | None) -> str:
             return f"no answer within {OPEN_TIMEOUT_S:g} s"
         case InvalidStatus(response=response) if response.status_code == 403:
             return "it does not take this certificate for a member's"
-        case InvalidHandshake() | InvalidURI():
-            return f"something else answers there: {error}"
-        case None:
-            return ""
-        case _:
-            return str(error) or type(error).__name__
+    trouble = trouble_of(error, has_certificates=has_certificates)
+    if trouble is not None:
+        more = ", named by FARSTEP_TLS or tls= of farstep.join()" if trouble.wants_folder else ""
+        return f"{trouble.cause}: {trouble.remedy}{more}"
+    if isinstance(error, InvalidHandshake | InvalidURI):
+        return f"something else answers there: {error}"
+    return str(error) or type(error).__name__

@@ -176,16 +176,19 @@ class Desk:
             return self._why_waiting(after, None)
 
     def _why_waiting(self, after: int, timeout_s: float | None) -> str:
-        waited = "" if timeout_s is None else f" within {timeout_s:g} s"
+        # Shorter ones are slices of a time that only the caller knows.
+        waited = f" within {timeout_s:g} s" if timeout_s is not None and timeout_s >= 1.0 else ""
         latest = self._core.generation
-        known = latest.describe() if latest else "no generation yet"
         if not self._core.is_welcome:
             cause = self._line_state() or "no coordinator is there"
             if self._core.waiting:
                 cause += f"; the last one said: {self._core.waiting}"
         else:
             cause = self._core.waiting or "the coordinator has not said what it waits for"
-        return f"{self.member.name}: no generation after {after}{waited} ({known}): {cause}"
+        missing = (
+            f"no generation after {after}{waited} ({latest.describe()})" if latest else "no generation yet"
+        )
+        return f"{self.member.name}: {missing}: {cause}"
 
     def _check_alive(self) -> None:
         if self._is_closed:
@@ -200,7 +203,8 @@ class Desk:
             latest = self._core.generation
             assert latest is not None
             raise Evicted(
-                f"{self.member.name} is not in {latest.describe()} ({latest.reason}): come back as a new incarnation",
+                f"{self.member.name} is not in {latest.describe()}: {latest.reason}; "
+                "come back as a new incarnation",
                 was_asked=self._core.leaving is not None,
             )
         if self._void is not None:

@@ -124,6 +124,23 @@ def test_members_with_certificates_do_not_talk_without(served, tmp_path):
         assert not member.is_connected
 
 
+def test_both_sides_say_why_certificates_kept_them_apart(served, tmp_path):
+    def refused(reason):
+        lines = map(json.loads, served.log.read_text().splitlines())
+        return any(line["kind"] == "handshake_refused" and reason in line["reason"] for line in lines)
+
+    make_certificates(tmp_path, ["a-0"])
+    stranger = TlsFiles(served.pki / "ca.pem", tmp_path / "a-0.pem", tmp_path / "a-0.key")
+    for url, tls, told, noted in [
+        (served.url, stranger, "certificates of one authority", "not of this authority"),
+        (served.url.replace("wss", "ws"), None, "wants a certificate, named by FARSTEP_TLS", "speak TLS"),
+    ]:
+        with contextlib.closing(MembershipClient(url, MemberInfo.create("a-0"), tls=tls)) as member:
+            wait_until(lambda said=told, who=member: said in who.why_waiting(0))
+            assert not member.is_connected
+        wait_until(lambda reason=noted: refused(reason))
+
+
 def test_a_name_without_a_scheme_means_tls_for_who_has_certificates(served):
     address = served.url.removeprefix("wss://")
     tls = TlsFiles.in_directory(served.pki, "a-0")

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from farstep.coordinator import journal as module
+from farstep.coordinator.guard import Refusals
 from farstep.coordinator.journal import Journal
 from farstep.membership.effects import Note
 
@@ -218,3 +219,20 @@ def test_too_many_followers_are_sent_home(monkeypatch):
         return await first, second
 
     assert asyncio.run(play()) == ([], [])
+
+
+def test_handshakes_that_fail_over_and_over_are_noted_once_in_a_while():
+    clock = [0.0]
+    journal = Journal()
+    refusals = Refusals(journal, now_s=lambda: clock[0])
+    for _ in range(100):
+        refusals.note("it has no certificate")
+    clock[0] = 11.0
+    refusals.note("it has no certificate")
+    for number in range(1_000):  # whoever connects must not fill the log
+        refusals.note(f"odd {number} " + "x" * 10_000)
+    lines = journal.since(0)
+    told = [line["times"] for line in lines if line["reason"] == "it has no certificate"]
+    assert told == [1, 100]
+    assert len(lines) < 40
+    assert all(len(line["reason"]) <= 200 for line in lines)

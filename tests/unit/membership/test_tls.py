@@ -50,6 +50,14 @@ def test_key_of_another(folder):
         TlsFiles.in_directory(folder, "a-0")
 
 
+def test_a_key_that_others_can_read_is_warned_of(folder, caplog):
+    TlsFiles.in_directory(folder, "a-0")
+    assert not caplog.messages
+    (folder / "a-0.key").chmod(0o644)
+    TlsFiles.in_directory(folder, "a-0")
+    assert caplog.messages == [f"{folder / 'a-0.key'} can be read by others (mode 644): chmod 600 it"]
+
+
 def test_key_with_a_password_is_refused_without_a_question(folder):
     key = serialization.load_pem_private_key((folder / "a-0.key").read_bytes(), None)
     locked = serialization.BestAvailableEncryption(b"secret")
