@@ -105,6 +105,10 @@ class Connections:
                 self._is_busy[key] = True
         return admitted
 
+    def behind(self, flow: int) -> tuple[int, ...]:
+        """Flows that wait until this one, whose turn it is, has left."""
+        return tuple(self._queue.get(int(self._number[flow]), ()))
+
     def release(self, flows: IntArray) -> tuple[IntArray, IntArray]:
         """Frees the connections of flows that have sent everything.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ class FlowFaultError(ValueError):
     """A fault the flow level cannot carry out; the message says which and why."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Notice:
+    """Senders, or routers, come to know of a change of links."""
+
+    links: NDArray[Any]
+    is_down: bool
+
+
 class NetworkState:
     """Links as they are and as senders take them to be, changed by a sorted list of moments.
 
@@ -30,9 +39,17 @@ class NetworkState:
         topology: the network.
         settings: when senders notice.
         actions: what happens.
+        lead_ns: float64 (links,), how long packets are under way when they come to a link; what happens to it is then
+            counted in the time of their senders. None: in its own.
     """
 
-    def __init__(self, topology: Topology, settings: FlowSettings, actions: Iterable[LinkAction]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        settings: FlowSettings,
+        actions: Iterable[LinkAction],
+        lead_ns: NDArray[np.float64] | None = None,
+    ) -> None:
         self.topology = topology
         self.settings = settings
         count = topology.num_links
@@ -42,17 +59,20 @@ class NetworkState:
         self.loss = np.zeros(count)
         self.extra_ns = np.zeros(count)
         self._changed_ns = np.full(count, -np.inf)
+        self._ends = (topology.link_source, topology.link_target)
         self._is_at_nic = (topology.link_source < topology.num_nics) | (
             topology.link_target < topology.num_nics
         )
-        moments: list[tuple[float, int, LinkAction | NDArray[Any]]] = []
+        moments: list[tuple[float, int, LinkAction | _Notice]] = []
         for action in actions:
             _check(action, count)
-            moments.append((float(action.time_ns), len(moments), action))
+            for time_ns, part in _in_senders_time(action, lead_ns):
+                moments.append((time_ns, len(moments), part))
             if action.kind in ("down", "up", "loss"):
                 for delay, links in self._delays(action):
                     if np.isfinite(delay):
-                        moments.append((float(action.time_ns) + delay, len(moments), links))
+                        notice = _Notice(links, action.kind == "down")
+                        moments.append((float(action.time_ns) + delay, len(moments), notice))
         # Senders notice after the network has changed, also when both fall on the same time.
         self._moments = sorted(moments, key=lambda m: (m[0], not isinstance(m[2], LinkAction), m[1]))
         self._next = 0
@@ -65,7 +85,17 @@ class NetworkState:
         if settings.failover == "reconverge":
             # Routers turn away from what they are told is down; a silent black hole stays in their tables.
             told = action.is_signalled or action.kind == "up"
-            return [(settings.reconvergence_ns if told else np.inf, links)]
+            routed = settings.reconvergence_ns if told else np.inf
+            if settings.rival is None:
+                return [(routed, links)]
+            # Of its own ports a NIC knows by itself, and its peers when its word has reached them.
+            own = settings.remap_ns if action.is_signalled else np.inf
+            sends, receives = (ends[links] < self.topology.num_nics for ends in self._ends)
+            return [
+                (routed, links[~(sends | receives)]),
+                (own, links[sends]),
+                (2.0 * own, links[receives]),
+            ]
         at_nic = self._is_at_nic[links]
         if action.kind == "loss":
             # All paths of a plane go over a NIC's link: there is nothing else to turn to.
@@ -75,6 +105,11 @@ class NetworkState:
             return [(settings.restore_ns, links)]
         slow = max(settings.detection_ns, settings.remap_ns) if action.is_signalled else settings.detection_ns
         return [(settings.detection_ns, links[~at_nic]), (slow, links[at_nic])]
+
+    @property
+    def is_eventful(self) -> bool:
+        """Whether anything happens to links at all."""
+        return bool(self._moments)
 
     @property
     def next_ns(self) -> float:
@@ -111,15 +146,17 @@ class NetworkState:
         self._changed_ns[turned] = at
         return bool(len(turned))
 
-    def _notice(self, links: NDArray[Any], at: float) -> bool:
-        settings = self.settings
+    def _notice(self, notice: _Notice, at: float) -> bool:
+        settings, links = self.settings, notice.links
         if settings.failover == "exclude":
             is_good = self.is_alive[links] & ((self.loss[links] < LOSS_RETIRED) | self._is_at_nic[links])
             down = links[~is_good]
             settled = self._changed_ns[links] <= at - settings.restore_ns
             up = links[is_good & settled]
         else:
-            down, up = links[~self.is_alive[links]], links[self.is_alive[links]]
+            # Routers know of each change so much later, whatever has happened since.
+            nothing = links[:0]
+            down, up = (links, nothing) if notice.is_down else (nothing, links)
         changed = self.is_used[down].any() or (~self.is_used[up]).any()
         self.is_used[down] = False
         self.is_used[up] = True
@@ -128,6 +165,20 @@ class NetworkState:
     def rates_gbps(self) -> NDArray[np.float64]:
         """Rate of each link now; a dead one keeps its rate, for what is sent into it is lost behind it."""
         return np.asarray(self.topology.link_rate_gbps * self.rate_factor, np.float64)
+
+
+def _in_senders_time(
+    action: LinkAction, lead_ns: NDArray[np.float64] | None
+) -> list[tuple[float, LinkAction]]:
+    """When the first packets leave that meet links as an action leaves them; its links in groups."""
+    links = np.asarray(action.links, np.int64)
+    if lead_ns is None or not links.size:
+        return [(float(action.time_ns), action)]
+    leads, group = np.unique(lead_ns[np.clip(links, 0, len(lead_ns) - 1)], return_inverse=True)
+    return [
+        (max(float(action.time_ns) - lead, 0.0), replace(action, links=action.links[group == number]))
+        for number, lead in enumerate(leads.tolist())
+    ]
 
 
 def _check(action: LinkAction, num_links: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,9 @@ from farstep.sim.flow.bundles import BundleTable, Constraints, constraints_of
 from farstep.sim.flow.collisions import Noise
 from farstep.sim.flow.faults import NetworkState
 from farstep.sim.flow.plan import FlowPlan
+from farstep.sim.flow.queues import aligned_paths
 from farstep.sim.flow.ragged import gather_rows, offsets_of, sums
-from farstep.sim.flow.rows import BITS_PER_BYTE
+from farstep.sim.flow.rows import BITS_PER_BYTE, Rows
 from farstep.sim.flow.walk import RoutingView
 from farstep.sim.flow.waterfill import LoadMatrix
 
@@ -49,9 +52,13 @@ class FlowNetwork:
         deviation: float64 (constraints,), how far its queues are from their mean, in standard deviations; None: they
             are at their mean.
         enters_nic: bool (constraints,), whether its links lead to a NIC.
-        goodput: float64 (rows,), part of what is sent that counts.
+        goodput: float64 (rows,), part of what is sent that counts; where senders are followed step by step, what gets
+            past dead links.
+        hazard: float64 (rows,), of a packet, to be lost by links that lose some: minus the logarithm of what is left.
         limit: float64 (rows,), most a part of a flow may send, Gb/s; 0: it has no way.
         alone: float64 (rows,), rate on an empty network.
+        answered: bool (rows,), whether acknowledgements arrive; where senders are followed step by step.
+        answer_hazard: float64 (rows,), of an acknowledgement, as `hazard`.
         for_data: float64 (links,), part of each link's rate that acknowledgements leave.
         tail_ns: float64 (rows,), latency one way without store-and-forward.
         back_ns: float64 (rows,), time of an acknowledgement.
@@ -68,23 +75,52 @@ class FlowNetwork:
         self.topology = topology
         self._noise = noise
         self.plan = plan
-        self.state = NetworkState(topology, plan.settings, actions)
-        self.state.advance(0.0)
         self.table = BundleTable(topology.num_links)
         self._view = RoutingView(topology, topology.routes())
+        actions, lead_ns, later = list(actions), None, []
+        if actions and plan.settings.rival is not None:
+            lead_ns, later = self._leads_ns(), actions
+        self.state = NetworkState(topology, plan.settings, actions, lead_ns)
+        self.state.advance(0.0)
+        self._answer_view = self._view
+        self._answer_state = NetworkState(topology, plan.settings, self._as_answered(later))
+        self._answer_state.advance(0.0)
         self._carried = np.zeros(0)
         self.for_data = self._rate_for_data()
         self.link_bits = np.zeros(topology.num_links)
         self.reroute()
+        self._find_answers()
+
+    @property
+    def next_ns(self) -> float:
+        """Time of the next moment at which something happens to links; infinity if there is none."""
+        return min(self.state.next_ns, self._answer_state.next_ns)
+
+    def advance(self, time_ns: float) -> None:
+        """Carries out what happens to links up to a time."""
+        if self._answer_state.next_ns <= time_ns:
+            self._answer_state.advance(time_ns)
+            self._find_answers()
+        if self.state.next_ns <= time_ns:
+            if self.state.advance(time_ns):
+                self.reroute()
+            else:
+                self.reload()
 
     def reroute(self) -> None:
         """Finds all ways again, after links died, came back or were noticed to have."""
         self._flush()
-        state, settings = self.state, self.plan.settings
+        self._view = self._seen(self._view, self.state)
+        self.rows = self.plan.rows(self._view, self.table)
+        self._carried = np.zeros(len(self.table))
+        self.reload()
+
+    def _seen(self, view: RoutingView, state: NetworkState) -> RoutingView:
+        """Brings a view up to date with the state of links."""
+        settings = self.plan.settings
         weight = state.rate_factor**settings.balancing
-        view = self._view
         if settings.failover == "reconverge":
-            without = np.flatnonzero(~state.is_used)
+            without = np.flatnonzero(~state.is_used & ~self._is_at_nic())
             routes = self.topology.routes(without_links=without) if len(without) else self.topology.routes()
             if routes is not view.routes:
                 view = RoutingView(self.topology, routes)
@@ -92,12 +128,48 @@ class FlowNetwork:
             weight[at_nic] = 0.0
         else:
             weight[~state.is_used] = 0.0
-        self._view = view.updated(
-            weight, state.is_alive.copy(), self.topology.link_latency_ns + state.extra_ns
-        )
+        return view.updated(weight, state.is_alive.copy(), self.topology.link_latency_ns + state.extra_ns)
+
+    def _as_answered(self, actions: list[LinkAction]) -> list[LinkAction]:
+        """Actions in the time of the packets whose answers meet them, which leave on one way's time before."""
+        if not actions:
+            return []
+        settings, rows = self.plan.settings, self.rows
+        packet = settings.payload_bytes + settings.overhead_bytes
+        ways = rows.latency_ns + settings.host_latency_ns + rows.wire_ns_per_byte * packet
+        way_ns = math.ceil(ways.max(initial=0.0))
+        return [replace(action, time_ns=max(action.time_ns - way_ns, 0)) for action in actions]
+
+    def _find_answers(self) -> None:
+        state, count = self._answer_state, len(self.rows.survival)
+        self.answered, self.answer_hazard = np.ones(count, np.bool_), np.zeros(count)
+        if not state.is_eventful:
+            return
+        self._answer_view = self._seen(self._answer_view, state)
+        rows = self.plan.answers(self._answer_view, self.table)
+        self.answered = rows.is_routed & (rows.survival > 0.0)
+        if state.loss.any():
+            self.answer_hazard = sums(rows_of(rows), _hazard(state)[rows.bundle], count)
+
+    def single_paths(self) -> IntArray:
+        """Links of rows that have one path each, int64 (rows, columns), as `aligned_paths` puts them."""
+        topology, rows = self.topology, self.rows
+        source = np.maximum(self.plan.row_source, 0)
+        ends = (topology.link_source.astype(np.int64), topology.link_target.astype(np.int64))
+        return aligned_paths(rows.bundle, rows.offset, source, ends, topology.node_tier.astype(np.int64))
+
+    def _leads_ns(self) -> FloatArray:
+        """How long full packets are under way when they come to links, at least; 0 for links without traffic."""
+        topology = self.topology
         self.rows = self.plan.rows(self._view, self.table)
-        self._carried = np.zeros(len(self.table))
-        self.reload()
+        paths = self.single_paths()
+        wire = self._packet_bits() / topology.link_rate_gbps
+        switch = topology.switch_latency_ns[topology.link_source]
+        hop = np.append(topology.link_latency_ns + switch + wire, 0.0)[paths]
+        into = np.cumsum(hop, axis=1) - hop + np.append(switch, 0.0)[paths]
+        lead = np.full(topology.num_links + 1, np.inf)
+        np.minimum.at(lead, paths, into)
+        return np.where(np.isfinite(lead), lead, 0.0)[:-1]
 
     def _rate_for_data(self) -> FloatArray:
         """Part of each link's rate that acknowledgements leave: NICs that send and receive answer on the same wire."""
@@ -146,7 +218,7 @@ class FlowNetwork:
     def _set_matrix(self, found: Constraints, inverse: IntArray) -> None:
         rows = self.rows
         position, entry = gather_rows(found.bundle_offset, inverse)
-        row = np.repeat(np.arange(len(rows.survival)), np.diff(rows.offset))[entry]
+        row = rows_of(rows)[entry]
         share = rows.share[entry] * found.entry_share[position]
         offset = offsets_of(np.bincount(row, minlength=len(rows.survival)))
         self.matrix = LoadMatrix(offset, found.entry_constraint[position], share)
@@ -204,12 +276,15 @@ class FlowNetwork:
 
     def _goodput(self, bundles: IntArray, inverse: IntArray) -> FloatArray:
         rows, settings = self.rows, self.plan.settings
+        self.hazard = np.zeros(len(rows.survival))
         if not self.state.loss.any():
+            return rows.survival
+        if settings.rival is not None:
+            self.hazard = sums(rows_of(rows), _hazard(self.state)[rows.bundle], len(rows.survival))
             return rows.survival
         owner, link, share = self.table.expand(bundles)
         lost = sums(owner, share * self.state.loss[link], len(bundles))
-        row = np.repeat(np.arange(len(rows.survival)), np.diff(rows.offset))
-        loss = sums(row, rows.share * lost[inverse], len(rows.survival))
+        loss = sums(rows_of(rows), rows.share * lost[inverse], len(rows.survival))
         loss = np.minimum(loss, 1.0)
         if settings.loss_response == "selective":
             return np.asarray(rows.survival * (1.0 - loss), np.float64)
@@ -248,3 +323,13 @@ class FlowNetwork:
         other = self.link_bits[np.arange(len(self.link_bits)) ^ 1]
         bits = self.link_bits + self.plan.settings.answer_share * other
         return np.asarray(np.rint(bits / BITS_PER_BYTE), np.int64)
+
+
+def _hazard(state: NetworkState) -> FloatArray:
+    """Of a packet, to be lost by each link: minus the logarithm of the share that passes."""
+    return np.asarray(-np.log1p(-np.minimum(state.loss, 1.0 - 1e-12)), np.float64)
+
+
+def rows_of(rows: Rows) -> IntArray:
+    """The row of each entry."""
+    return np.repeat(np.arange(len(rows.survival)), np.diff(rows.offset))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from farstep.sim.flow.answers import answer_rows
 from farstep.sim.flow.bundles import BundleTable
-from farstep.sim.flow.hashing import first_appearance, hashed_paths
+from farstep.sim.flow.hashing import PathHashes, first_appearance
 from farstep.sim.flow.ragged import scramble
-from farstep.sim.flow.rows import BITS_PER_BYTE, Rows, hashed_rows, sprayed_rows
+from farstep.sim.flow.rows import BITS_PER_BYTE, Rows, hashed_rows, sprayed_rows, usable_ports
 from farstep.sim.flow.settings import FlowSettings
 from farstep.sim.flow.walk import RoutingView
 from farstep.sim.rivals import TcpKnobs
@@ -34,8 +35,7 @@ class FlowPlan:
         row_source: int64 (rows,), NIC.
         row_target: int64 (rows,), NIC.
         row_entropy: uint64 (rows,), hashed to choose paths.
-        row_port: int64 (rows,), port each row leaves by, `row_entropy` being the number of its path as in the packet
-            engine; None: both are hashed out of it.
+        hashes: what ports and paths are made of as in the packet engine; None: they are hashed out of `row_entropy`.
         packets: int64 (tasks,).
         wire_bits: float64 (tasks,), of one part of the flow.
         tail_bytes: float64 (tasks,), what is stored and forwarded: a full packet, or a smaller one that is alone.
@@ -48,7 +48,7 @@ class FlowPlan:
     row_source: IntArray
     row_target: IntArray
     row_entropy: NDArray[np.uint64]
-    row_port: IntArray | None
+    hashes: PathHashes | None
     packets: IntArray
     wire_bits: FloatArray
     tail_bytes: FloatArray
@@ -76,17 +76,17 @@ class FlowPlan:
             # Whoever goes between the same NICs goes the same ways.
             pairs, row_of = _distinct_columns(ends)
             row_ends, entropy, first_row = pairs, np.zeros(pairs.shape[1], np.uint64), row_of[connection]
-            port = None
+            hashes = None
         elif ports is not None and not settings.is_coupled:
             flow = np.flatnonzero(is_flow)
             appeared = np.zeros(distinct.shape[1], np.int64)
             appeared[connection[flow]] = first_appearance(connection[flow])
             pairs_each = 0 if isinstance(settings.rival, TcpKnobs) else parts
-            one, numbers = hashed_paths(appeared, ports[np.maximum(ends[0], 0)], pairs_each, seed)
-            row_ends, port, entropy = np.repeat(ends, parts, axis=1), one.ravel(), numbers.ravel()
+            hashes = PathHashes.of(appeared, ports[np.maximum(ends[0], 0)], pairs_each, seed)
+            row_ends, entropy = np.repeat(ends, parts, axis=1), hashes.word
             first_row = connection * parts
         else:
-            port = None
+            hashes = None
             word = scramble(ends[0], seed) ^ scramble(ends[1], seed + 1) ^ scramble(names, seed + 2)
             row_ends = np.repeat(ends, parts, axis=1)
             with np.errstate(over="ignore"):
@@ -104,7 +104,7 @@ class FlowPlan:
             row_source=row_ends[0],
             row_target=row_ends[1],
             row_entropy=entropy,
-            row_port=port,
+            hashes=hashes,
             packets=packets,
             wire_bits=bits,
             tail_bytes=tail,
@@ -127,7 +127,15 @@ class FlowPlan:
         if self.settings.spreading == "spray":
             return sprayed_rows(view, table, source, target)
         paths = self.settings.paths if self.settings.is_coupled else 1
-        return hashed_rows(view, table, source, target, self.row_entropy, paths, self.row_port)
+        chosen = None if self.hashes is None else self.hashes.choose(usable_ports(view, source, target))
+        return hashed_rows(view, table, source, target, self.row_entropy, paths, chosen)
+
+    def answers(self, view: RoutingView, table: BundleTable) -> Rows:
+        """Finds the ways of acknowledgements of all rows, as the packet engine draws them."""
+        assert self.hashes is not None
+        source, target = np.maximum(self.row_source, 0), np.maximum(self.row_target, 0)
+        port, _ = self.hashes.choose(usable_ports(view, source, target))
+        return answer_rows(view, table, (source, target), port, self.hashes.answers)
 
 
 def _distinct_columns(columns: IntArray) -> tuple[IntArray, IntArray]:

@@ -123,11 +123,25 @@ class LinkQueues:
         """Forgets parts, by a mask of those that stay."""
         self.waiting = self.waiting[:, :, kept]
 
-    def clear(self, columns: int) -> FloatArray:
-        """Empties all queues and returns what was in them, float64 (parts,)."""
-        inside = self.waiting.sum(axis=(0, 1))
-        self.waiting = np.zeros((columns, BATCHES, len(inside)))
-        return np.asarray(inside, np.float64)
+    def held(self) -> FloatArray:
+        """Bits of each part that wait, float64 (parts,)."""
+        return np.asarray(self.waiting.sum(axis=(0, 1)), np.float64)
+
+    def take_out(self, is_kept: NDArray[np.bool_], columns: int) -> FloatArray:
+        """Empties queues whose links no longer are on their paths.
+
+        Args:
+            is_kept: bool (columns until now, parts), what stays.
+            columns: links of the longest path from now on; all is taken out if that changes.
+
+        Returns:
+            What was in them, float64 (columns until now, parts).
+        """
+        out = np.where(is_kept, 0.0, self.waiting.sum(axis=1))
+        self.waiting = self.waiting * is_kept[:, None, :]
+        if columns != len(self.waiting):
+            self.waiting = np.zeros((columns, BATCHES, out.shape[1]))
+        return out
 
     def move(
         self, path: IntArray, offered: FloatArray, span: float

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farstep.fabric.topology import Topology
+from farstep.fabric.topology import UNREACHABLE, Topology
 from farstep.sim.flow.bundles import BundleTable
 from farstep.sim.flow.ragged import gather_rows, offsets_of, scramble, sums
 from farstep.sim.flow.walk import RoutingView, Segments, hash_segments, spread_segments
 
-__all__ = ["Lanes", "Rows", "hashed_rows", "lanes_between", "sprayed_rows"]
+__all__ = ["Lanes", "Rows", "hashed_rows", "lanes_between", "sprayed_rows", "usable_ports"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -124,7 +124,7 @@ def hashed_rows(
     target: NDArray[Any],
     entropy: NDArray[np.uint64],
     paths: int = 1,
-    port: IntArray | None = None,
+    chosen: tuple[IntArray, NDArray[np.uint64]] | None = None,
 ) -> Rows:
     """Sends flows over `paths` paths each, chosen by hash and dealt to the planes in turn.
 
@@ -135,7 +135,7 @@ def hashed_rows(
         target: NICs, of the same length.
         entropy: uint64 (rows,), of which the paths are made.
         paths: paths of a flow; those which are no longer used leave their share to the others.
-        port: int64 (rows,), the NIC's port each row leaves by, `entropy` being the number of its path; None: both are
+        chosen: the port of its source that each row leaves by, and the number of its path from there; None: both are
             hashed out of `entropy`.
     """
     lanes = lanes_between(view.topology, source, target)
@@ -143,18 +143,18 @@ def hashed_rows(
     first = offsets_of(np.bincount(lanes.row, minlength=count))
     row = np.repeat(np.arange(count), paths)
     size = np.maximum(first[row + 1] - first[row], 1)
-    if port is None:
+    if chosen is None:
         part = np.tile(np.arange(paths, dtype=np.uint64), count)
         with np.errstate(over="ignore"):
             number = scramble(entropy[row] + part, 7)
             turn = scramble(entropy, 8)[row] % size.astype(np.uint64) + part
         lane = first[row] + turn.astype(np.int64) % size
     else:
-        ways = np.maximum(size // np.maximum(np.diff(view.topology.ports.offset)[source], 1), 1)
-        lane = first[row] + np.minimum(
-            port * ways + (entropy % ways.astype(np.uint64)).astype(np.int64), size - 1
-        )
-        number = entropy // ways.astype(np.uint64)
+        port, number = chosen
+        ways = _ways_per_port(view, source, size)
+        turn = (number % ways.astype(np.uint64)).astype(np.int64)
+        lane = first[row] + np.minimum(port * ways + turn, size - 1)
+        number = number // ways.astype(np.uint64)
     up, down = lanes.up[lane], lanes.down[lane]
     begin = view.topology.link_target[up].astype(np.int64)
     end = view.topology.link_source[down].astype(np.int64)
@@ -172,6 +172,36 @@ def hashed_rows(
     routed = segments.is_routed[legs].all(axis=1)
     weight = (view.weight[up] > 0) * (view.weight[down] > 0) * routed.astype(np.float64)
     return _assemble(view, table, _Parts(row, weight, up, legs, down), segments, count)
+
+
+def _ways_per_port(view: RoutingView, source: NDArray[Any], size: IntArray) -> IntArray:
+    """Lanes of each port of a source, of so many in all."""
+    ports = np.diff(view.topology.ports.offset)[source].astype(np.int64)
+    return np.asarray(np.maximum(size // np.maximum(ports, 1), 1), np.int64)
+
+
+def usable_ports(view: RoutingView, source: IntArray, target: IntArray) -> BoolArray | None:
+    """Which ports of sources lead to targets, as far as the NICs know and routing does.
+
+    Returns:
+        bool (rows, ports); None: all do.
+    """
+    topology = view.topology
+    at_nic = topology.ports.link
+    knows_all = (view.weight[at_nic] > 0).all() and (view.weight[at_nic ^ 1] > 0).all()
+    if knows_all and view.routes is topology.routes():
+        return None
+    lanes = lanes_between(topology, source, target)
+    size = np.bincount(lanes.row, minlength=len(source))
+    begin, end = topology.link_target[lanes.up], topology.link_source[lanes.down]
+    is_known = (view.weight[lanes.up] > 0) & (view.weight[lanes.down] > 0)
+    is_known &= view.sets(begin, end) != UNREACHABLE
+    port = (np.arange(len(lanes)) - offsets_of(size)[lanes.row]) // _ways_per_port(view, source, size)[
+        lanes.row
+    ]
+    is_usable = np.zeros((len(source), int(np.diff(topology.ports.offset).max(initial=1))), np.bool_)
+    np.logical_or.at(is_usable, (lanes.row, np.minimum(port, is_usable.shape[1] - 1)), is_known)
+    return is_usable
 
 
 def _legs(

@@ -116,21 +116,21 @@ class FlowRun:
             FlowsStalled: the tasks can never be finished.
         """
         self._schedule(*self._order.begin())
-        active, state = self._active, self._network.state
+        active, network = self._active, self._network
         while self._starts or len(active):
             finish = active.finish_times()
             upcoming = float(finish.min(initial=np.inf))
             if self._starts:
                 upcoming = min(upcoming, self._starts[0][0])
-            moment = min(upcoming, state.next_ns)
+            moment = min(upcoming, network.next_ns)
             if np.isinf(moment):
                 raise self._stalled()
             if moment > end_ns:
                 break
-            if state.next_ns <= upcoming:
+            if network.next_ns <= upcoming:
                 self._apply_faults(moment)
             else:
-                self._batch(finish, min(upcoming + self._window_ns, state.next_ns, end_ns))
+                self._batch(finish, min(upcoming + self._window_ns, network.next_ns, end_ns))
             if self._on_progress is not None:
                 self._tell(self._on_progress)
         return self._result(end_ns)
@@ -161,10 +161,7 @@ class FlowRun:
         active, network = self._active, self._network
         active.advance(max(at_ns, active.now_ns))
         active.count_all()
-        if network.state.advance(at_ns):
-            network.reroute()
-        else:
-            network.reload()
+        network.advance(at_ns)
         active.rebind()
 
     # -- starts --------------------------------------------------------------------------------------------
@@ -308,7 +305,13 @@ class FlowRun:
             return "no path to its destination is left, and nothing follows that could help it"
         if rows.survival[row] <= 0.0:
             return "all its paths lead over dead links, and nothing follows that could help it"
+        if not self._network.answered[row]:
+            return "its acknowledgements are lost on dead links, and nothing follows that could help it"
         return "its links carry nothing, and nothing follows that could help it"
+
+    def _losses_bits(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Bits of tasks that were lost, sent again, and taken for lost: rates know no difference."""
+        return (self._active.lost_bits,) * 3
 
     def _result(self, end_ns: float) -> SimResult:
         active, order, tasks, settings = self._active, self._order, self._tasks, self._settings
@@ -316,17 +319,19 @@ class FlowRun:
             active.advance(max(active.now_ns, end_ns))
         active.count_all()
         packet_bytes = settings.payload_bytes + settings.overhead_bytes
-        lost = np.rint(active.lost_bits / (BITS_PER_BYTE * packet_bytes)).astype(np.int64)
+        lost, again, declared = (
+            np.rint(bits / (BITS_PER_BYTE * packet_bytes)).astype(np.int64) for bits in self._losses_bits()
+        )
         start = np.where(order.start_ns <= end_ns, order.start_ns, np.nan)
         finish = np.where(order.finish_ns <= end_ns, order.finish_ns, np.nan)
-        packets = np.where(~np.isnan(start) & tasks.is_flow, self._plan.packets, 0) + lost
+        packets = np.where(~np.isnan(start) & tasks.is_flow, self._plan.packets, 0) + again
         measured = {
             "start_ns": _whole(start),
             "finish_ns": _whole(finish),
             "packets": packets,
-            "retransmitted": lost,
+            "retransmitted": again,
             "dropped": lost,
-            "declared_lost": lost,
+            "declared_lost": declared,
         }
         sent, dropped = int(packets.sum()), int(lost.sum())
         left = np.rint(np.maximum(active.left, 0.0).sum() / (BITS_PER_BYTE * packet_bytes))

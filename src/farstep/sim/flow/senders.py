@@ -30,10 +30,13 @@ class Feedback:
         end_ns: its end.
         sent: float64, bits that left the sender.
         arrived: float64, bits that arrived.
-        lost: float64, bits that found a queue full or a bad link.
+        lost: float64, bits that found a queue full or, where senders repeat what is missing alone, a bad link.
         left: float64, bits the sender has yet to send.
         mark_share: float64, part of the arrivals that carries a mark.
         delay_ns: float64, time in queues on the way.
+        waiting: float64, bits under way behind those that a bad link lost; None: nothing happens to links.
+        answered: bool, whether what receivers say arrives; None: nothing happens to links.
+        passes: bool, whether what senders send arrives; None: nothing happens to links.
     """
 
     begin_ns: float
@@ -44,6 +47,9 @@ class Feedback:
     left: FloatArray
     mark_share: FloatArray
     delay_ns: FloatArray
+    waiting: FloatArray | None = None
+    answered: BoolArray | None = None
+    passes: BoolArray | None = None
 
 
 class Senders(Protocol):
@@ -62,6 +68,15 @@ class Senders(Protocol):
 
     def learn(self, seen: Feedback) -> FloatArray:
         """Takes in what became of a step; returns bits that are sent again, float64 (parts,)."""
+
+    def may_send(self) -> BoolArray:
+        """Whether the senders would let out more at present, bool (parts,)."""
+
+    def next_ns(self) -> float:
+        """When the next timer runs out if nobody sends; below 0 while news is on its way."""
+
+    def slow_down(self, which: IntArray, now_ns: float) -> None:
+        """Lets parts know of a sequence error."""
 
 
 class Dcqcn:
@@ -123,7 +138,23 @@ class Dcqcn:
             if len(told):
                 self._cut(told)
             self._advance(middle_ns)
+        if self._knobs.window_packets:
+            window = self._knobs.window_packets * self._packet_bits
+            return np.minimum(state.rate, window / state.round_trip) * span
         return state.rate * span
+
+    def may_send(self) -> BoolArray:
+        """As `Senders.may_send`: a rate is never 0."""
+        return np.ones(len(self._state.rate), np.bool_)
+
+    def next_ns(self) -> float:
+        """As `Senders.next_ns`: rates wait for nothing."""
+        return np.inf
+
+    def slow_down(self, which: IntArray, now_ns: float) -> None:
+        """As `Senders.slow_down`: some NICs take it for a notification."""
+        if self._knobs.halves_on_nack and self._knobs.dcqcn:
+            self._state.news[which] = np.minimum(self._state.news[which], now_ns)
 
     def learn(self, seen: Feedback) -> FloatArray:
         """As `Senders.learn`; PFC loses nothing, and without it what is lost goes back into the flow."""
@@ -145,14 +176,16 @@ class Dcqcn:
         hazard = -np.log1p(-np.minimum(seen.mark_share, 1.0 - 1e-9))
         with np.errstate(divide="ignore", invalid="ignore"):
             turn = np.maximum(np.ceil(state.until_mark / hazard), 1.0)
-        marked = np.flatnonzero((hazard > 0.0) & (turn <= number))
+        is_marked = (hazard > 0.0) & (turn <= number)
+        marked = np.flatnonzero(is_marked)
         state.until_mark -= hazard * number
         part = (whole[marked] + turn[marked] - begin[marked]) / (state.packets[marked] - begin[marked])
         at = open_ns[marked] + part * (seen.end_ns - open_ns[marked])
         state.notices[marked] += 1.0
         state.until_mark[marked] = exponential(state.name[marked], state.notices[marked])
         state.notify[marked] = at + self._knobs.notify_interval_ns
-        state.news[marked] = at + state.round_trip[marked]
+        heard = marked if seen.answered is None else np.flatnonzero(is_marked & seen.answered)
+        state.news[heard] = at[np.searchsorted(marked, heard)] + state.round_trip[heard]
 
     def _cut(self, told: IntArray) -> None:
         state, knobs = self._state, self._knobs

@@ -69,11 +69,28 @@ class RateSeries:
             axis=1,
         )
 
-    def pass_time(self, rows: IntArray, rates: FloatArray, begin_ns: float, end_ns: float) -> None:
-        """Adds what parts of flows send at constant rates between two times."""
+    def pass_time(
+        self,
+        rows: IntArray,
+        rates: FloatArray,
+        begin_ns: float,
+        end_ns: float,
+        fates: tuple[float, float] | None = None,
+    ) -> None:
+        """Adds what parts of flows send at constant rates between two times.
+
+        Args:
+            rows: int64 (parts,).
+            rates: float64 (parts,).
+            begin_ns: the first time.
+            end_ns: the second.
+            fates: rates of all together at which bits count, and are lost; None: what the rows' goodput says.
+        """
         if end_ns <= begin_ns or not len(rows):
             return
         flow = rates @ self._loads[rows]
+        if fates is not None:
+            flow[:2] = fates
         first, last = int(begin_ns // self.interval_ns), int(end_ns // self.interval_ns)
         self._grow(last + 1)
         if first == last:

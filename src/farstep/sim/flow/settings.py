@@ -60,7 +60,8 @@ class FlowSettings:
     restore_ns: float = 5_000_000.0
     """With `exclude`: from a link's repair until it is used again (mrc: 5 probes, 1 ms apart)."""
     remap_ns: float = 0.0
-    """With `exclude`: the same as `detection_ns` for links of NICs whose end is signalled, if it is longer."""
+    """With `exclude`: the same as `detection_ns` for links of NICs whose end is signalled, if it is longer.
+    With `rival`: until a NIC that is told leaves a dead port, or takes it again; its peers need twice as long."""
     reconvergence_ns: float = 1_000_000_000.0
     """With `reconverge`: from a link's death or repair to new routes."""
     balancing: float = 1.0
@@ -273,7 +274,7 @@ def ignored_knobs(transport: Transport, switch: Switch | None = None) -> list[st
     used, engine, at_switch = {*_KNOBS, "probe_interval_us", "restore_probes"}, set(), {"queue_bytes"}
     rival = TRANSPORTS[transport.name].rival
     if rival is not None:
-        used = {"mtu_bytes", "overhead_bytes", "host_latency_us", "reconvergence_us", "rto_us"}
+        used = {"mtu_bytes", "overhead_bytes", "host_latency_us", "reconvergence_us", "remap_us", "rto_us"}
         used |= {"queue_pairs", "pfc", "dcqcn"} if transport.name == "roce" else set()
         engine = {"preset", *_MARKS, *(item.name for item in fields(rival))}
         at_switch |= set(_MARKS)

@@ -25,6 +25,8 @@ STEPS_KEPT = 24
 BACKOFF_MAX = 20.0
 REPEAT_TRIPS = 1.5
 """Round trips after which a packet sent again counts as lost again (packet engine)."""
+WHOLE_STEP = 1.0 - 1e-6
+"""Of a step, what counts as all of it."""
 ONE_BIT = 1.0
 """Less is what rounding leaves."""
 
@@ -53,6 +55,7 @@ class TcpSenders:
         self._losses = np.zeros((STEPS_KEPT, 0))
         self._marks = np.zeros((STEPS_KEPT, 0))
         self._unripe = np.zeros((STEPS_KEPT, 0))
+        self._passed_ns = 0.0
 
     def add(
         self, names: NDArray[np.uint64], line: FloatArray, round_trip_ns: FloatArray, row: IntArray
@@ -87,6 +90,7 @@ class TcpSenders:
             backoff=zeros.copy(),
             alpha=np.ones(count),
             turn=zeros.copy(),
+            untold=zeros.copy(),
         )
         self._memory.recall(fresh, row)
         self._state.append(fresh)
@@ -110,6 +114,21 @@ class TcpSenders:
         room = np.floor(np.maximum(state.window, 1.0)) * self._packet_bits - state.in_flight
         return np.minimum(state.line * span, np.maximum(room, 0.0))
 
+    def may_send(self) -> BoolArray:
+        """As `Senders.may_send`."""
+        state = self._state
+        room = np.floor(np.maximum(state.window, 1.0)) * self._packet_bits - state.in_flight
+        return np.asarray(room > ONE_BIT, np.bool_)
+
+    def next_ns(self) -> float:
+        """As `Senders.next_ns`."""
+        if any(ring.any() for ring in (self._acks, self._losses, self._unripe)):
+            return -np.inf
+        return float(self._state.timeout.min(initial=np.inf))
+
+    def slow_down(self, which: IntArray, now_ns: float) -> None:
+        """As `Senders.slow_down`: there is no such thing."""
+
     def learn(self, seen: Feedback) -> FloatArray:
         """As `Senders.learn`."""
         state = self._state
@@ -118,19 +137,37 @@ class TcpSenders:
         starts = (seen.sent > ONE_BIT) & ~np.isfinite(state.timeout)
         state.timeout[starts] = seen.end_ns + self._timeout_ns()[starts]
         self._post(seen)
+        if not self._is_over(seen):
+            return self._time_out(seen)
         acked, marked = self._acks[0].copy(), self._marks[0].copy()
         again = self._lose(seen)
         self._shift()
         self._acknowledge(seen, acked, marked)
-        return again + self._time_out(seen.end_ns)
+        return again + self._time_out(seen)
+
+    def _is_over(self, seen: Feedback) -> bool:
+        """Whether a whole step has passed: what happens to links makes some of them shorter."""
+        self._passed_ns += seen.end_ns - seen.begin_ns
+        if self._passed_ns < WHOLE_STEP * self._step_ns:
+            return False
+        self._passed_ns = max(self._passed_ns - self._step_ns, 0.0) % self._step_ns
+        if self._passed_ns > WHOLE_STEP * self._step_ns:
+            self._passed_ns = 0.0
+        return True
 
     def _post(self, seen: Feedback) -> None:
         """Puts news on its way back to the senders."""
         state = self._state
         part = np.arange(len(state.window))
-        self._put(self._acks, part, seen.arrived, state.round_trip)
+        acked = seen.arrived
+        if seen.answered is not None:
+            # Each acknowledgement tells of all that came before it.
+            is_told = seen.answered & (seen.arrived > 0.0)
+            acked = np.where(is_told, state.untold + seen.arrived, 0.0)
+            state.untold = np.where(is_told, 0.0, state.untold + seen.arrived)
+        self._put(self._acks, part, acked, state.round_trip)
         if seen.mark_share.any():
-            self._put(self._marks, part, seen.arrived * seen.mark_share, state.round_trip)
+            self._put(self._marks, part, acked * seen.mark_share, state.round_trip)
         self._ripen(seen)
 
     def _ripen(self, seen: Feedback) -> None:
@@ -145,8 +182,12 @@ class TcpSenders:
                 uniform(state.name[lost], state.turn[lost]) < (1.0 - share) ** knobs.duplicate_threshold
             )
             is_last = seen.left[lost] <= ONE_BIT
+            if seen.waiting is not None:
+                is_last &= seen.waiting[lost] <= ONE_BIT
             silent = lost[is_last & ~followed]
             state.unheard[silent] += seen.lost[silent]
+            if seen.answered is not None:
+                followed &= seen.answered[lost]
             told = is_last & followed
             after = state.round_trip[lost] + seen.delay_ns[lost]
             self._put(self._losses, lost[told], seen.lost[lost[told]], after[told])
@@ -160,11 +201,13 @@ class TcpSenders:
                 self._unripe, rest, seen.lost[rest], np.where(is_again, np.maximum(after, missed), after)
             )
         state.ripe += self._unripe[0]
+        self._unripe[0] = 0.0
         waits = state.ripe > 0.0
         if not waits.any():
             return
         state.later = np.where(waits, state.later + seen.arrived, 0.0)
-        heard = np.flatnonzero(state.later >= knobs.duplicate_threshold * self._packet_bits)
+        is_heard = state.later >= knobs.duplicate_threshold * self._packet_bits
+        heard = np.flatnonzero(is_heard if seen.answered is None else is_heard & seen.answered)
         if len(heard):
             self._put(self._losses, heard, state.ripe[heard], state.round_trip[heard])
             state.ripe[heard] = state.later[heard] = 0.0
@@ -272,9 +315,9 @@ class TcpSenders:
         base = np.maximum(state.smooth + 4.0 * state.spread, float(knobs.min_rto_ns))
         return np.minimum(base * 2.0**state.backoff, float(knobs.max_rto_ns))
 
-    def _time_out(self, now_ns: float) -> FloatArray:
+    def _time_out(self, seen: Feedback) -> FloatArray:
         """Takes what was never heard of for lost, and begins anew with a window of one packet."""
-        state = self._state
+        state, now_ns = self._state, seen.end_ns
         again = np.zeros(len(state.window))
         due = np.flatnonzero(state.timeout <= now_ns)
         if not len(due):
@@ -294,7 +337,17 @@ class TcpSenders:
         state.recovery[due] = state.sent[due]
         state.backoff[due] = np.minimum(state.backoff[due] + 1.0, BACKOFF_MAX)
         state.timeout[due] = now_ns + self._timeout_ns()[due]
+        self._ask(due, seen)
         return again
+
+    def _ask(self, due: IntArray, seen: Feedback) -> None:
+        """Sends a packet again that is there, which is answered with all that is."""
+        state = self._state
+        if seen.answered is None or seen.passes is None:
+            return
+        asks = due[seen.answered[due] & seen.passes[due] & (state.untold[due] > ONE_BIT)]
+        self._put(self._acks, asks, state.untold[asks], state.round_trip[asks])
+        state.untold[asks] = 0.0
 
 
 _TCP_KEPT = (
@@ -330,3 +383,4 @@ class _TcpState(Columns):
     backoff: FloatArray
     alpha: FloatArray
     turn: FloatArray
+    untold: FloatArray
