@@ -15,7 +15,10 @@ __all__ = ["check_machine", "try_features"]
 _LINK = "link add probe0 type veth peer name probe1\nlink set probe0 up\n"
 _SHIFTS = "route add fcbb:bbbb:1::/48 encap seg6local action End {flavor} dev probe0\n"
 _SENDS = "route add fcbb:bbbb:1:2::/64 encap seg6local action End.X nh6 fd00::1 {flavor} dev probe0\n"
-_FILTER = "table netdev probe {{ chain c {{ type filter hook {hook} device lo priority 0; {rule}; }} ; }}\n"
+_FILTER = (
+    "table netdev probe {{ limit l {{ rate over 9/second burst 5 packets\n}}\n"
+    " chain c {{ type filter hook {hook} device lo priority 0; {rule}; }} ; }}\n"
+)
 
 
 def check_machine() -> None:
@@ -50,9 +53,7 @@ def try_features(shell: Shell, *, needs_adjacency: bool) -> Features:
         )
     return Features(
         filters=_filters(shell, "ingress", "numgen random mod 10 < 1 counter drop"),
-        marks=_filters(
-            shell, "egress", "ip6 ecn != not-ect limit rate over 1000 bytes/second ip6 ecn set ce"
-        ),
+        marks=_filters(shell, "egress", 'limit name "l" ip6 ecn set ce'),
         netem=_try(shell, ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]) is None,
     )
 

@@ -32,6 +32,9 @@ NS_PER_MS = 1_000_000
 _DRAWS = 1_000_000
 """Loss is a number of packets out of so many."""
 
+_MARK_GRAIN_BYTES = 256
+"""What is counted for marks: a packet of 4 KB to within 3 %."""
+
 _MARK_SHARE = 0.97
 """Marks keep a sender a little below the rate of the link, so that a queue once built up drains again."""
 
@@ -179,16 +182,22 @@ def shaping(cable: Cable, link: int, state: LinkState, options: LabOptions) -> s
 def marking_rules(cable: Cable, link: int, state: LinkState, options: LabOptions) -> str:
     """Returns the rules that set ECN marks at the sender of a link, empty if none are wanted.
 
-    The filter sees rates and no queues. It counts what a link of nearly its rate could not have sent yet, and marks
-    what exceeds `mark_ms` of that.
+    The filter sees rates and no queues: it counts what a link of nearly its rate could not have sent yet, and marks
+    what exceeds `mark_ms` of that. Its limit on bytes never holds less than a second's worth, so packets are counted
+    in grains, one step of the rules for each.
     """
     rate_mbps = cable.rates_mbps[link & 1] * state.rate_share
     if not options.mark_ms or rate_mbps > RATE_SHAPED_MBPS_MAX or cable.is_carried:
         return ""
     interface = cable.sender(link).interface
-    rate = f"{round(rate_mbps * 125_000 * _MARK_SHARE)} bytes/second"
-    rule = f"ip6 ecn != not-ect limit rate over {rate} burst {options.mark_bytes(rate_mbps)} bytes ip6 ecn set ce"
-    return _table(f"farstep_mark_{interface}", "egress", interface, rule)
+    per_s = round(rate_mbps * 125_000 * _MARK_SHARE / _MARK_GRAIN_BYTES)
+    burst = max(1, options.mark_bytes(rate_mbps) // _MARK_GRAIN_BYTES)
+    bucket = f" limit grains {{ rate over {per_s}/second burst {burst} packets\n }}\n"
+    grains = round((options.mtu_bytes + 14) / _MARK_GRAIN_BYTES)
+    longer = [_MARK_GRAIN_BYTES * grain + _MARK_GRAIN_BYTES // 2 for grain in range(grains)]
+    rules = ["ip6 ecn { not-ect, ce } accept"]
+    rules += [f'meta length > {length} limit name "grains" ip6 ecn set ce accept' for length in longer]
+    return _table(f"farstep_mark_{interface}", "egress", interface, "\n  ".join(rules), objects=bucket)
 
 
 def arrival_rules(cable: Cable, link: int, state: LinkState) -> str:
@@ -202,10 +211,10 @@ def arrival_rules(cable: Cable, link: int, state: LinkState) -> str:
     return _table(f"farstep_arrive_{interface}", "ingress", interface, rule)
 
 
-def _table(name: str, hook: str, interface: str, rule: str) -> str:
+def _table(name: str, hook: str, interface: str, rule: str, *, objects: str = "") -> str:
     """Replaces a table of the packet filter in one go; without a rule, removes it."""
     removed = f"add table netdev {name}\ndelete table netdev {name}\n"
     if not rule:
         return removed
     chain = f'type filter hook {hook} device "{interface}" priority 0; policy accept;'
-    return f"{removed}table netdev {name} {{\n chain {hook} {{\n  {chain}\n  {rule}\n }}\n}}\n"
+    return f"{removed}table netdev {name} {{\n{objects} chain {hook} {{\n  {chain}\n  {rule}\n }}\n}}\n"
