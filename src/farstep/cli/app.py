@@ -10,6 +10,7 @@ import typer
 
 from farstep import __version__
 from farstep.cli import (
+    certs,
     compare,
     coordinator,
     doctor,
@@ -64,6 +65,7 @@ app.command("sweep")(sweep.sweep)
 app.command("doctor")(doctor.doctor)
 app.command("version")(version)
 app.add_typer(lab.app, name="lab")
+app.add_typer(certs.app, name="certs")
 app.add_typer(reproduce.app, name="reproduce")
 
 

@@ -21,7 +21,7 @@ from farstep.engine.errors import (
     SecurityError,
     WaitTimeout,
 )
-from farstep.engine.key_agreement import EphemeralKey, covers, sign, verify
+from farstep.engine.key_agreement import EphemeralKey, check_expected, sign, verify
 from farstep.engine.opening import agreement_of, parameters_for
 from farstep.engine.security import Protection
 from farstep.engine.stats import ConnectionStats
@@ -58,6 +58,7 @@ class Connection:
         peer_site: site of the peer's endpoint, empty before `connect`.
         peer_identity: name in the peer's certificate, empty before `connect` and without certificates.
         protection: what happens to the packets, known after `connect`.
+        mtu_bytes: payload of a full packet, 0 before `connect`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Connection:
         self.peer_site = ""
         self.peer_identity = ""
         self.protection = Protection.OFF
+        self.mtu_bytes = 0
         self._body = self.descriptor = descriptor.encode()
         self._key = key
         self._expected_identity = expected_identity
@@ -89,6 +91,15 @@ class Connection:
         self._life = threading.RLock()  # connect, abort and close may meet, in a signal handler too
         self._last_error = "none"
         self._completed_at_close = 0
+
+    def expect_certificate(self, name: str) -> None:
+        """From now on only a peer whose certificate has just this name can be connected to; see `peer_identity`.
+
+        Raises:
+            SecurityError: another name was expected before.
+        """
+        check_expected(name, self._expected_identity)
+        self._expected_identity = name
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -125,6 +136,7 @@ class Connection:
             except SecurityError as error:
                 raise self._error(SecurityError, error.cause) from None
             self._native.open_connection(self._index, parameters)
+            self.mtu_bytes = parameters.mtu_bytes
             self._is_connected = True
             self.peer_site = peer.site
             self._endpoint._sites[self._index] = peer.site
@@ -140,11 +152,7 @@ class Connection:
         if identity is None or key is None:
             return parameters
         name = verify(identity, body, signature, peer.security.certificate)
-        expected = self._expected_identity
-        if expected is not None and not covers(name, expected):
-            raise SecurityError(
-                f"the peer shows the certificate of {name!r}, expected was that of {expected!r}"
-            )
+        check_expected(name, self._expected_identity)
         self.peer_identity = name
         # Two peers of different names share nothing, whatever number one of them claims.
         parameters.peer_id = int.from_bytes(hashlib.sha256(f"{peer.peer_id} {name}".encode()).digest()[:8])

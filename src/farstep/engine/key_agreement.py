@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = ["EphemeralKey", "TrafficSecrets", "check_identity", "covers", "offer_of", "sign", "verify"]
+__all__ = [
+    "EphemeralKey",
+    "TrafficSecrets",
+    "check_expected",
+    "check_identity",
+    "covers",
+    "name_of_peer",
+    "offer_of",
+    "sign",
+    "verify",
+]
 
 _SIGNED = b"farstep connection descriptor 2\0"
 _SECRET_BYTES = 32
@@ -125,11 +135,47 @@ def verify(identity: Identity, body: bytes, signature: bytes, certificate_pem: s
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
-    own = _own(identity)
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem.encode())
     except ValueError:
         raise SecurityError("the peer's descriptor has a certificate that cannot be read") from None
+    name = _checked_name(identity, certificate)
+    try:
+        _check_signature(certificate.public_key(), base64.b64decode(signature, validate=True), _SIGNED + body)
+    except (InvalidSignature, binascii.Error):
+        raise SecurityError(
+            f"the peer's descriptor was not signed by {name!r}, or was changed since"
+        ) from None
+    return name
+
+
+def name_of_peer(identity: Identity, certificate_der: bytes, expected: str | None) -> str:
+    """Checks the certificate of the other end of a TLS connection and returns the name in it.
+
+    Raises:
+        SecurityError: it is not one of our authority, has expired, is for something else or for somebody else.
+    """
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+    except ValueError:
+        raise SecurityError("the peer shows no certificate that can be read") from None
+    name = _checked_name(identity, certificate)
+    check_expected(name, expected)
+    return name
+
+
+def check_expected(name: str, expected: str | None) -> None:
+    """Raises SecurityError where the name in a certificate is not the one that is expected."""
+    if expected is not None and not covers(name, expected):
+        raise SecurityError(f"the peer shows the certificate of {name!r}, expected was that of {expected!r}")
+
+
+def _checked_name(identity: Identity, certificate: x509.Certificate) -> str:
+    from cryptography.exceptions import InvalidSignature
+
+    own = _own(identity)
     name, role = _name_and_role(certificate)
     try:
         certificate.verify_directly_issued_by(own.authority)
@@ -147,12 +193,6 @@ def verify(identity: Identity, body: bytes, signature: bytes, certificate_pem: s
         raise SecurityError(
             f"the peer's certificate, of {name!r}, has the role {role}, which takes no part in a run"
         )
-    try:
-        _check_signature(certificate.public_key(), base64.b64decode(signature, validate=True), _SIGNED + body)
-    except (InvalidSignature, binascii.Error):
-        raise SecurityError(
-            f"the peer's descriptor was not signed by {name!r}, or was changed since"
-        ) from None
     return name
 
 
