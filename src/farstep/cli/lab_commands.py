@@ -136,10 +136,11 @@ def _run_of(table: Mapping[str, Any], source: str) -> Any:
     """The `[run]` of a scenario: its seed, which draws cables, and its end."""
     from pydantic import ValidationError
 
-    from farstep.fabric.errors import ConfigError, describe_validation_error
+    from farstep.fabric.errors import ConfigError
+    from farstep.sim.refusals import plain_validation_error
     from farstep.sim.scenario import Run
 
     try:
         return Run.model_validate(table.get("run", {}))
     except ValidationError as error:
-        raise ConfigError(describe_validation_error(error, source, prefix=("run",))) from error
+        raise ConfigError(plain_validation_error(error, f"{source}: run")) from error
