@@ -87,6 +87,24 @@ class Communicator:
         self._point_to_point = PointToPoint(mesh, self.abort)
         self._session.on_abort = self._point_to_point.abort
 
+    # -- links ----------------------------------------------------------------------------------------
+
+    def open_links(self, *, background: bool = False, timeout_s: float | None = None) -> Handle:
+        """Makes the links to all other ranks now, rather than each when it is first needed.
+
+        Every rank has to call it, or a collective that uses every link, for it to end on any.
+
+        Args:
+            background: return at once.
+            timeout_s: replaces the timeout of the settings.
+        """
+        peers = [peer for peer in range(self.size) if peer != self.rank]
+
+        def action(deadline_s: float) -> None:
+            self._session.mesh.links_to(peers, deadline_s)
+
+        return self._session.issue("open_links", action, background, timeout_s)
+
     # -- reductions -----------------------------------------------------------------------------------
 
     def all_reduce(

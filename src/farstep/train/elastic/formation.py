@@ -10,11 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from farstep.collectives.transport import Endpoint
 from farstep.engine import EngineError
@@ -26,23 +24,21 @@ from farstep.membership import (
     MembershipTimeout,
     RunEnded,
 )
-from farstep.train.elastic.alignment import Alignment, KeptDeal, Report, align, float_of
+from farstep.train.elastic.ahead import LaneAhead
+from farstep.train.elastic.alignment import KeptDeal
 from farstep.train.elastic.blame import is_late, suspects_of
 from farstep.train.elastic.lane import Lane
+from farstep.train.elastic.levelling import Leveller
 from farstep.train.elastic.recall import Recall
 from farstep.train.elastic.seams import HealingPort, RunOver, Thresholds
 from farstep.train.elastic.state import ReplicaState
 from farstep.train.elastic.step import StepBroken, StepRunner
-from farstep.train.elastic.transfer import broadcast_state, state_word
 from farstep.train.errors import ConfigError, RunFailed
 from farstep.train.place import Place
 
 __all__ = ["Formation", "Regrouped"]
 
 logger = logging.getLogger("farstep.train")
-
-CATCH_UP_S = 1.0
-"""Longest time a newcomer may take for the last steps it is short of; then it gets the whole state."""
 
 WAIT_SLICE_S = 0.1
 """How often a wait for a generation looks whether the user wants to end; it ends at once when there is one."""
@@ -87,9 +83,6 @@ class Formation:
         step_deadline_s: how long one collective of a step may take.
         recall: takes states back from the members' memory; None: there is nothing in it.
         load_older: loads the newest checkpoint on the disk, if there is one, when every newer state is lost.
-
-    Attributes:
-        deal_seats, deal_seat: the batch in hand, as in :class:`~farstep.train.elastic.alignment.Report`.
     """
 
     def __init__(
@@ -115,22 +108,26 @@ class Formation:
         self._step_deadline_s = step_deadline_s
         self._make_healing = make_healing
         self._recall = recall
-        self._load_older = load_older
+        self._leveller = Leveller(link, state, runner, recall=recall, load_older=load_older)
+        self._ahead = LaneAhead(self._make_lane)
         self._healing: HealingPort | None = None
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._is_forming = False
         self._newest = 0
-        self._is_newcomer = True
+        self._is_waiting = False
         self._is_over = False
         self._reborn_count = 0
-        self.deal_seats = 0
-        self.deal_seat = -1
         self._listen()
 
     def note_deal(self, seats: int, seat: int) -> None:
         """Notes among how many seats the batch in hand was dealt, and to which this one; 0 and -1 for none."""
-        self.deal_seats, self.deal_seat = seats, seat
+        self._leveller.note_deal(seats, seat)
+
+    @property
+    def deal_seats(self) -> int:
+        """Among how many seats the batch in hand was dealt; 0 if it can be dealt anew, or there is none."""
+        return self._leveller.deal_seats
 
     # -- what is in force -----------------------------------------------------------------------------
 
@@ -150,9 +147,12 @@ class Formation:
         return self._is_over
 
     @property
-    def newest(self) -> int:
-        """Number of the newest generation heard of."""
-        return self._newest
+    def planned(self) -> int:
+        """Number of the newest generation that this member could go over to at once."""
+        newest, lane = self._newest, self._lane
+        if lane is not None and self._ahead.is_opening(newest):
+            return lane.generation.number
+        return newest
 
     @property
     def membership(self) -> Any:
@@ -201,8 +201,19 @@ class Formation:
             is_old = lane is not None and lane.generation.number < generation.number
             if lane is not None and is_old and (generation.is_urgent or self._is_forming):
                 lane.abort(f"generation {generation.number}: {generation.reason or 'members changed'}")
+            self._look_ahead(
+                generation, is_old and not self._is_forming if lane is not None else self._is_waiting
+            )
         if self._healing is not None:
             self._healing.wake()
+
+    def _look_ahead(self, generation: Generation, is_next: bool) -> None:
+        """Opens the lane of a planned generation while something else goes on that it may follow at any time."""
+        seat = generation.seat_of(self.membership.member.member_id)
+        if generation.is_urgent or seat is None or self._is_over:
+            self._ahead.drop(f"generation {generation.number}: {generation.reason or 'members changed'}")
+        elif is_next:
+            self._ahead.begin(generation, seat)
 
     # -- entering and changing ------------------------------------------------------------------------
 
@@ -233,8 +244,7 @@ class Formation:
         assert lane is not None, "a step runs on a lane"
         number = lane.generation.number
         if cause.is_own_finding and self._newest <= number:
-            suspects = suspects_of(cause, lane.generation, self.membership.member.member_id)
-            self.membership.report_failure(number, suspects, str(cause)[:500], late=is_late(cause))
+            self._accuse(lane.generation, cause)
         self._drop_lane(str(cause))
         self._state.settle()
         self.membership.event(
@@ -261,17 +271,20 @@ class Formation:
     def give_up(self, reason: str) -> None:
         """Ends the lane at once; the other members go on without this one."""
         self._is_over = True
+        self._ahead.drop(reason)
         self._drop_lane(reason)
 
     def interrupt(self, reason: str) -> None:
         """Has whatever is under way fail at once, and nothing follow. From any thread."""
         self._is_over = True
+        self._ahead.drop(reason)
         if (lane := self._lane) is not None:
             lane.abort(reason)
 
     def finish(self) -> None:
         """Ends the lane after all that was sent has arrived."""
         self._is_over = True
+        self._ahead.drop("this member has finished")
         with self._lock:
             lane, self._lane = self._lane, None
         if lane is not None:
@@ -280,6 +293,7 @@ class Formation:
     def close(self) -> None:
         """Ends everything."""
         self.finish()
+        self._ahead.close()
         if self._recall is not None:
             self._recall.close()
         if self._healing is not None:
@@ -310,7 +324,10 @@ class Formation:
             assert seat is not None, "only generations with a seat for this member are waited for"
             lane = self._open(generation, seat)
             try:
-                kept_deal, is_void = self._align(lane)
+                kept_deal, is_void = self._leveller.level(lane)
+            except RunFailed:
+                self.finish()
+                raise
             except ConfigError as error:  # this member does not fit: the others go on without it
                 self._is_over = True
                 self._link.leave(str(error)[:200])
@@ -319,10 +336,7 @@ class Formation:
             except EngineError as error:
                 logger.info("generation %d did not come about: %s", generation.number, error)
                 if lane.broken_because is None:
-                    suspects = suspects_of(error, generation, self.membership.member.member_id)
-                    self.membership.report_failure(
-                        generation.number, suspects, str(error)[:500], late=is_late(error)
-                    )
+                    self._accuse(generation, error)
                 self._drop_lane(str(error))
                 continue
             with self._lock:
@@ -356,7 +370,15 @@ class Formation:
         )
 
     def _open(self, generation: Generation, seat: int) -> Lane:
-        lane = Lane(
+        with self._lock:
+            lane = self._lane = self._ahead.take(generation, seat)
+            self._is_forming = True
+            if self._newest > generation.number:
+                lane.abort(f"generation {self._newest} has followed already")
+        return lane
+
+    def _make_lane(self, generation: Generation, seat: int) -> Lane:
+        return Lane(
             self._endpoint,
             self.membership.store(f"g{generation.number}", generation.number),
             generation,
@@ -364,13 +386,24 @@ class Formation:
             index=self._lane_index,
             timeout_s=self._step_deadline_s,
             has_ended=lambda: self._has_ended(generation.number),
+            on_opened=self._on_opened,
         )
-        with self._lock:
-            self._lane = lane
-            self._is_forming = True
-            if self._newest > generation.number:
-                lane.abort(f"generation {self._newest} has followed already")
-        return lane
+
+    def _on_opened(self, lane: Lane) -> None:
+        """All links of a lane are there, or cannot be made; from another thread.
+
+        The members do not go over to a lane that cannot be opened. So those who are still under way, and wait for
+        nothing, say so, that another generation may come.
+        """
+        error = lane.open_failure
+        if error is not None and lane.broken_because is None and not self._is_over:
+            self._accuse(lane.generation, error)
+        if self._healing is not None:
+            self._healing.wake()
+
+    def _accuse(self, generation: Generation, error: BaseException) -> None:
+        suspects = suspects_of(error, generation, self.membership.member.member_id)
+        self.membership.report_failure(generation.number, suspects, str(error)[:500], late=is_late(error))
 
     def _has_ended(self, number: int) -> bool:
         """Whether the run has ended, or this member was given up, since a generation."""
@@ -384,6 +417,13 @@ class Formation:
 
     def _await_seat(self, after: int) -> Generation:
         """Waits for a generation later than `after` that has a seat for this member."""
+        self._is_waiting = True
+        try:
+            return self._await_seat_somehow(after)
+        finally:
+            self._is_waiting = False
+
+    def _await_seat_somehow(self, after: int) -> Generation:
         said_s = time.monotonic()
         while True:
             try:
@@ -394,7 +434,7 @@ class Formation:
                     logger.warning("waiting: %s", error)
                 self._check_wish()
                 is_under_way = self.membership.current() is not None
-                if self._is_newcomer and is_under_way and not self._link.is_leaving:
+                if self._leveller.is_newcomer and is_under_way and not self._link.is_leaving:
                     self._stand_by()  # the run is under way: what it has reached is needed before a seat
             except Evicted as error:
                 if error.was_asked or self._link.is_leaving:
@@ -419,13 +459,9 @@ class Formation:
                     self._stand_by()
 
     def _wait(self, after: int) -> Generation:
-        with self._standing_still():
+        with self._leveller.standing_still():
             generation: Generation = self.membership.wait_generation(after, timeout_s=WAIT_SLICE_S)
         return generation
-
-    def _standing_still(self) -> AbstractContextManager[Any]:
-        """While the context lasts the state does not change, and may be given to others."""
-        return self._healing.standstill() if self._healing is not None else nullcontext()
 
     def _stand_by(self) -> None:
         """Keeps up with the run without a seat, until there is one or something else to look at."""
@@ -433,7 +469,8 @@ class Formation:
 
         def is_done() -> bool:
             generation = membership.current()
-            if generation is not None and generation.seat_of(membership.member.member_id) is not None:
+            has_seat = generation is not None and generation.seat_of(membership.member.member_id) is not None
+            if generation is not None and has_seat and not self._ahead.is_opening(generation.number):
                 return True
             # If evicted, or if the run has ended, whoever waits next is told.
             number = generation.number if generation is not None else 0
@@ -458,11 +495,11 @@ class Formation:
             self._healing.close()
         self._link.renew()
         self._newest = 0
-        self._is_newcomer = True
         self._reborn_count += 1
+        self._ahead.forget()
+        self._leveller.begin_anew()
         self._runner.forget()
         self._runner.beacon.forget()
-        self.deal_seats, self.deal_seat = 0, -1
         self._listen()
 
     def _end(self, reason: str) -> None:
@@ -471,127 +508,6 @@ class Formation:
             self.membership.event("left", step=self._state.committed, reason=reason[:300])
         self._is_over = True
         raise RunOver(reason)
-
-    # -- aligning -------------------------------------------------------------------------------------
-
-    def _align(self, lane: Lane) -> tuple[KeptDeal | None, bool]:
-        """Brings all members to the same step.
-
-        Returns:
-            The deal that the next step goes by, unless it is a new one; whether the one in hand holds no sample.
-
-        Raises:
-            EngineError: somebody is gone, or a newer generation has come.
-            ConfigError: this member does not fit the run, or cannot be given its state.
-            RunFailed: there is no state left.
-        """
-        state = self._state
-        reports = self._gather(lane)
-        plan = align(reports)
-        newest = max(report.memory_step for report in reports)
-        if self._recall is not None and newest > plan.target:
-            plan = self._take_back(lane, plan, self._recall, newest)
-        if lane.seat in plan.forward:
-            self._runner.commit(
-                norm=float_of(plan.norm_words[lane.seat]), is_applied=plan.is_applied[lane.seat]
-            )
-        if plan.behind:
-            self._catch_up(lane, plan)
-        if plan.is_compared or plan.behind:
-            self._compare(lane, plan)
-        if state.committed != plan.target:
-            raise AssertionError(f"aligned to {plan.target} committed steps, but has {state.committed}")
-        self._is_newcomer = False
-        if plan.kept_deal is not None and self._is_empty(plan.kept_deal):
-            self.note_deal(0, -1)
-            return None, True
-        return plan.kept_deal, False
-
-    def _is_empty(self, deal: KeptDeal) -> bool:
-        """Whether those who hold a part of a deal hold no sample of it."""
-        if (data := self._state.data) is None:
-            return False
-        data.keep(deal.seats, deal.holders)
-        is_empty = sum(data.counts()) == 0
-        data.forget()
-        return is_empty
-
-    def _take_back(self, lane: Lane, plan: Alignment, recall: Recall, newest: int) -> Alignment:
-        """The members' memory holds a newer state than anybody who is left: all take it, or the disk's, if they can."""
-        state = self._state
-        recalled = recall.recall(lane.generation.number, lambda: lane.broken_because is not None)
-        steps = lane.gather(np.array([recalled.step], dtype=np.int64))[:, 0].tolist()
-        is_taken = min(steps) == max(steps) > plan.target and recalled.image is not None
-        if is_taken and recalled.image is not None:
-            state.restore(recalled.image.state())
-        elif plan.target == 0 and not self._load_older():
-            logger.warning("no state of the run is left, neither in members nor on a disk")
-        self._runner.forget()
-        self.note_deal(0, -1)
-        plan = align(self._gather(lane))
-        if plan.target == 0:
-            self.finish()  # in good order, so that the others come to the same
-            self._link.finish(newest)
-            raise RunFailed("every copy of the state is lost, and there is no checkpoint to go on from")
-        return plan
-
-    def _gather(self, lane: Lane) -> list[Report]:
-        report = self._runner.report(
-            is_newcomer=self._is_newcomer, deal_seats=self.deal_seats, deal_seat=self.deal_seat
-        )
-        if self._recall is not None:
-            report = replace(report, memory_step=self._recall.newest_step)
-        row = report.to_row()
-        return [Report.from_row(values) for values in lane.gather(row).tolist()]
-
-    def _catch_up(self, lane: Lane, plan: Alignment) -> None:
-        """Those that are behind make the missing steps from what others kept, or get the whole state."""
-        sources = [
-            member.member_id for seat, member in enumerate(lane.generation.seats) if seat not in plan.behind
-        ]
-        if lane.seat in plan.behind and self._healing is not None:
-            self._healing.catch_up(
-                plan.target, sources, CATCH_UP_S, is_over=lambda: lane.broken_because is not None
-            )
-        with self._standing_still():  # those that are behind may need the whole state from the others
-            still = [report.committed < plan.target for report in self._gather(lane)]
-        if any(still):
-            self._share(lane, plan, [seat for seat, is_behind in enumerate(still) if is_behind])
-
-    def _compare(self, lane: Lane, plan: Alignment) -> None:
-        """All states must be the same; who differs from the reference gets its state."""
-        for attempt in range(2):
-            words = lane.gather(np.array([state_word(self._state)], dtype=np.int64))[:, 0].tolist()
-            differing = [seat for seat, word in enumerate(words) if word != words[plan.reference]]
-            if not differing:
-                return
-            if attempt:
-                break
-            if self._state.committed:
-                names = ", ".join(lane.generation.seats[seat].name for seat in differing)
-                self.membership.event("state_differs", step=self._state.committed, members=names)
-                logger.error(
-                    "the state of %s differs at step %d; it is replaced", names, self._state.committed
-                )
-            self._share(lane, plan, differing)
-        text = f"cannot be given the state of seat {plan.reference}: after loading it, its hash still differs"
-        if lane.seat in differing:
-            raise ConfigError(f"this member {text}")
-        raise EngineError(f"rank {differing[0]} {text}")
-
-    def _share(self, lane: Lane, plan: Alignment, receivers: list[int]) -> None:
-        began_s = time.monotonic()
-        length_bytes = broadcast_state(lane, self._state, plan.reference, receivers)
-        if lane.seat in receivers:
-            self._runner.forget()
-        if lane.seat == plan.reference:
-            self.membership.event(
-                "state_shared",
-                step=self._state.committed,
-                members=[lane.generation.seats[seat].name for seat in receivers],
-                bytes=length_bytes,
-                took_ms=round((time.monotonic() - began_s) * 1e3, 1),
-            )
 
 
 def _is_same_seat(old: Generation | None, new: Generation, own_id: str) -> bool:

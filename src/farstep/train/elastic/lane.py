@@ -54,6 +54,8 @@ class BreakableStore:
 class Lane:
     """The members of a generation, joined by a communicator; rank i of each replica group is on lane i.
 
+    From the start it opens links to all others in the background; what is done on it begins once they are there.
+
     Args:
         endpoint: the process's own.
         store: scope of this generation, the same on all members.
@@ -62,6 +64,7 @@ class Lane:
         index: rank within the replica group.
         timeout_s: how long a collective may take.
         has_ended: looked at while addresses are waited for: whether they will not come, because the run has ended.
+        on_opened: called once with the lane when all links are there, or cannot be made; from another thread.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Lane:
         index: int,
         timeout_s: float,
         has_ended: Callable[[], bool],
+        on_opened: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
         self.generation = generation
         self.seat = seat
@@ -93,6 +97,26 @@ class Lane:
             settings=CommunicatorSettings(timeout_s=timeout_s),
             identities=[member.name for member in generation.seats],
         )
+        self._opening = self._communicator.open_links(background=self.num_seats > 1)
+        self._opening.add_done_callback(lambda handle: on_opened(self))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the links to all others are there."""
+        return self._opening.done() and self._opening.exception() is None
+
+    @property
+    def open_failure(self) -> BaseException | None:
+        """Why they cannot be made, if that is so."""
+        return self._opening.exception()
+
+    def wait_open(self) -> None:
+        """Waits for the links to all others.
+
+        Raises:
+            farstep.engine.EngineError: they cannot be made.
+        """
+        self._opening.wait()
 
     def _look(self) -> None:
         if not self._is_over.is_set() and self._has_ended():

@@ -325,7 +325,7 @@ class Trainer:
         vote = self._runner.vote(
             lane,
             goes_on=not self._wants_end,
-            planned=self._formation.newest,
+            planned=self._formation.planned,
             must_go=self._run.must_go,
         )
         self._runner.commit(norm=vote.norm, is_applied=vote.is_applied)
