@@ -156,6 +156,15 @@ class Crew:
         """By how much the sources' steps are longer because of followers, as a fraction; call with the lock held."""
         return max((source.status.follow_cost for source in self.alive() if source.status), default=0) / 1e3
 
+    def dearest(self) -> Status | None:
+        """The status of the source that notices healing most; call with the lock held."""
+        statuses = [source.status for source in self.alive() if source.status]
+        return max(statuses, key=lambda status: status.excess_ns, default=None)
+
+    def rate_bytes_per_s(self) -> float:
+        """At which one source alone can send state if nothing holds it back, 0 if unknown; call with the lock held."""
+        return max((source.status.rate_bytes_per_s for source in self.alive() if source.status), default=0)
+
     def step_s(self) -> float:
         """An ordinary step of the slowest source, 0 if unknown; call with the lock held."""
         return max((source.status.step_time_ns for source in self.alive() if source.status), default=0) / 1e9

@@ -2,11 +2,10 @@
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from farstep.collectives.transport import Endpoint
 from farstep.train.healing.crew import Crew, Membership
+from farstep.train.healing.effort import SURE, Effort, Progress, following_cost, patience_s
 from farstep.train.healing.errors import HealingError
 from farstep.train.healing.feed import GradientFeed
 from farstep.train.healing.letters import ANSWER_KIND, OPEN_KIND, LetterStore, letter, letter_of
@@ -32,14 +32,11 @@ LINGER_TICK_S = 0.005
 CLOSE_TIMEOUT_S = 5.0
 NO_ANSWER_S = 1.0
 """Those who wait for a member to catch up have other means if it reaches nobody for so long."""
-DEAR_S = 1.0
-"""A follower that costs the others too much for so long dozes."""
-HOPELESS_S = 3.0
-"""So does one that is no closer to the newest step after this long, and as long as it took to pull the state."""
 REST_STEPS = 6
 """Steps that the others have to themselves now and then, so that they know how long those are."""
 REST_AFTER_S, REST_AFTER_MAX_S = 5.0, 120.0
-STEPS_PER_TAKEOVER = 3
+LOST_MAX = 2
+"""States pulled in a row whose gradients were gone before they could be made up for; then the newcomer dozes."""
 DOZE_FACTOR_MAX = 10
 ALONE_S = 1.0
 """Without any source for so long, a member that holds part of a memory checkpoint offers that instead of a state."""
@@ -95,8 +92,10 @@ class Healing:
             start_mbps=chosen.rate_start_mbps,
             least_mbps=chosen.rate_min_mbps,
             slowdown=chosen.slowdown,
+            follow_slowdown=chosen.follow_slowdown,
         )
         self._service = SourceService(endpoint, self._kept, self._pacer, chosen)
+        self._own_ns = 0
         self._has_seat = False
         self._crew: Crew | None = None
         self._feed: GradientFeed | None = None
@@ -106,7 +105,9 @@ class Healing:
         self._doze: _Doze | None = None
         self._is_awaited = False
         self._doze_s = self.settings.doze_s
-        self._effort = _Effort()
+        self._effort = Effort(time.monotonic())
+        self._num_lost = 0
+        self._began_s: float | None = None
         self._is_closed = threading.Event()
         self._closing: threading.Thread | None = None
         self.last_pull: PullReport | None = None
@@ -131,7 +132,9 @@ class Healing:
             flats: exactly what :meth:`StateAdapter.apply_reduced` needs; copied here.
             meta: JSON, with the number of the step as ``step``.
         """
+        began_ns = time.monotonic_ns()
         self._kept.on_committed(flats, meta)
+        self._own_ns += time.monotonic_ns() - began_ns
 
     def at_boundary(self, step: int) -> None:
         """Between two steps: the moment at which a snapshot can be taken.
@@ -139,8 +142,14 @@ class Healing:
         Args:
             step: number of steps committed.
         """
-        self._pacer.step_ended(is_followed=self._service.is_followed)
+        own_ns, self._own_ns = self._own_ns, 0
+        service = self._service
+        self._pacer.step_ended(
+            step, is_engaged=service.is_engaged, is_followed=service.is_followed, own_ns=own_ns
+        )
+        began_ns = time.monotonic_ns()
         self._kept.at_boundary(step)
+        self._own_ns = time.monotonic_ns() - began_ns
 
     @contextlib.contextmanager
     def standstill(self) -> Iterator[None]:
@@ -228,10 +237,7 @@ class Healing:
             elif self._is_too_dear(crew, feed):
                 self._fall_asleep(crew, feed)
             elif feed.is_lost:
-                self._membership.event("heal_behind", step=self._adapter.committed)
-                if self._is_ready:
-                    self._membership.announce_ready(None)
-                self._has_state = self._is_ready = False
+                self._lose_touch(crew, feed)
             else:
                 self._apply_next(feed)
 
@@ -380,11 +386,16 @@ class Healing:
             return self._is_over(is_done)
 
         self._membership.event("heal_start", at_step=self._adapter.committed)
+        if self._began_s is None:
+            self._began_s = time.monotonic()
         crew.follow(False)
-        pull = self._pulling = ImagePull(crew, is_cancelled)
+        pull = self._pulling = ImagePull(crew, is_cancelled, lambda: self._is_hopeless(crew, pull))
+        self._effort = Effort(time.monotonic())
         image = pull.run()
         self._pulling = None
         if image is None:
+            if pull.was_futile:
+                self._fall_asleep(crew, feed, pull.length_bytes)
             return
         step = image.manifest.step
         feed.start(step)
@@ -399,19 +410,44 @@ class Healing:
                 f"the state given for step {step} says it is of step {self._adapter.committed}"
             )
         self._has_state = True
-        self._effort = _Effort(pull_s=pull.report.duration_s if pull.report is not None else 0.0)
         report = self.last_pull = pull.report
+        self._effort = Effort(time.monotonic(), report.duration_s if report is not None else 0.0)
         if report is not None:
             self._membership.event(
                 "heal_state",
                 step=step,
                 bytes=report.length_bytes,
                 took_ms=round(report.duration_s * 1e3, 3),
+                rate_mbps=round(report.rate_bytes_per_s * 8 / 1e6, 3),
                 sources=dict(report.chunks_by_source),
                 kept=report.num_kept,
                 lost=report.num_lost,
                 rejected=report.num_rejected,
             )
+
+    def _is_hopeless(self, crew: Crew, pull: ImagePull) -> bool:
+        """Whether what was pulled so far shows that following will cost the others far more than it may."""
+        bound = self.settings.follow_slowdown
+        if bound is None or self._is_awaited:
+            return False
+        with crew.changed:
+            status = crew.dearest()
+        if status is None or status.is_standing:
+            return False
+        self._effort.cost = following_cost(status, pull.num_bytes_held)
+        return self._effort.cost > SURE * bound
+
+    def _lose_touch(self, crew: Crew, feed: GradientFeed) -> None:
+        """A gradient that is needed is gone: the whole state again, but not for ever."""
+        self._membership.event("heal_behind", step=self._adapter.committed)
+        self._num_lost = 0 if self._is_ready else self._num_lost + 1
+        if self._num_lost >= LOST_MAX and self.settings.follow_slowdown is not None and not self._is_awaited:
+            self._num_lost = 0
+            self._fall_asleep(crew, feed)
+            return
+        if self._is_ready:
+            self._membership.announce_ready(None)
+        self._has_state = self._is_ready = False
 
     def _offer_memory(self) -> None:
         """Asks for a seat without a state: the members' memory may hold the newest one that is left."""
@@ -436,6 +472,7 @@ class Healing:
                 )
         if not self._is_ready and feed.has_newest:
             self._be_ready()
+            self._effort.rest_after_s = REST_AFTER_S
             self._effort.rest_at_s = time.monotonic() + REST_AFTER_S
         elif self._may_rest():
             feed.hold(REST_STEPS)
@@ -449,7 +486,17 @@ class Healing:
     def _be_ready(self) -> None:
         self._is_ready = True
         self._membership.announce_ready(self._adapter.committed)
-        self._membership.event("heal_done", step=self._adapter.committed)
+        took_s = time.monotonic() - self._began_s if self._began_s is not None else 0.0
+        pulled, feed = self.last_pull, self._feed
+        self._membership.event(
+            "heal_done",
+            step=self._adapter.committed,
+            took_ms=round(took_s * 1e3, 3),
+            state_bytes=pulled.length_bytes if pulled is not None else 0,
+            gradient_bytes=feed.bytes_received if feed is not None else 0,
+            rate_mbps=round(pulled.rate_bytes_per_s * 8 / 1e6, 3) if pulled is not None else 0.0,
+        )
+        self._began_s = None
 
     # -- what following costs the others --------------------------------------------------------------------------
 
@@ -458,26 +505,19 @@ class Healing:
         bound = self.settings.follow_slowdown
         if bound is None or self._is_awaited:  # whom all wait for slows nobody's steps
             return False
-        effort, now_s, lag = self._effort, time.monotonic(), feed.lag_steps
         with crew.changed:
-            cost = effort.cost = crew.follow_cost()
-        if cost <= bound:
-            effort.dear_since_s = now_s
-        if effort.lag < 0:
-            effort.lag = lag
-        is_hopeless = (
-            not self._is_ready
-            and lag >= max(effort.lag, 1)
-            and now_s - effort.since_s > max(HOPELESS_S, effort.pull_s)
-        )
-        return is_hopeless or now_s - effort.dear_since_s > DEAR_S
+            cost = crew.follow_cost()
+        now = Progress(time.monotonic(), feed.lag_steps, cost, self._is_ready)
+        return self._effort.is_too_dear(now, bound)
 
-    def _fall_asleep(self, crew: Crew, feed: GradientFeed) -> None:
+    def _fall_asleep(self, crew: Crew, feed: GradientFeed, length_bytes: int = 0) -> None:
         """Asks for nothing more; the state comes when a seat does, while all wait for it, if that is not too long."""
-        length_bytes = self.last_pull.length_bytes if self.last_pull is not None else 0
-        takeover_s = length_bytes / feed.rate_bytes_per_s if feed.rate_bytes_per_s else 0.0
+        pulled = self.last_pull
+        length_bytes = length_bytes or (pulled.length_bytes if pulled is not None else 0)
         with crew.changed:
             step_s = crew.step_s()
+            rate = max(feed.rate_bytes_per_s, crew.rate_bytes_per_s())
+        takeover_s = length_bytes / rate if rate else 0.0
         self._doze = _Doze(time.monotonic() + self._doze_s)
         self._doze_s = min(2 * self._doze_s, DOZE_FACTOR_MAX * self.settings.doze_s)
         crew.rest()
@@ -488,7 +528,8 @@ class Healing:
             lag_steps=feed.lag_steps,
             takeover_s=round(takeover_s, 3),
         )
-        is_quick = takeover_s <= max(self.settings.takeover_s, STEPS_PER_TAKEOVER * step_s)
+        tried_s = time.monotonic() - self._began_s if self._began_s is not None else 0.0
+        is_quick = takeover_s <= patience_s(self.settings.takeover_s, step_s, tried_s)
         if is_quick and not self._is_ready:
             self._be_ready()
         elif self._is_ready and not is_quick:
@@ -512,26 +553,3 @@ class _Doze:
     """
 
     until_s: float
-
-
-@dataclass(slots=True)
-class _Effort:
-    """What following has come to since the state was pulled.
-
-    Attributes:
-        pull_s: how long that took.
-        since_s: when it was there.
-        lag: steps that were missing then; -1 if not known yet.
-        cost: by how much steps of the others are longer, as told last.
-        dear_since_s: since when that is too much.
-        rest_at_s: when to let the others have some steps to themselves, so that they know how long those are.
-        rest_after_s: pause between two such rests.
-    """
-
-    pull_s: float = 0.0
-    since_s: float = field(default_factory=time.monotonic)
-    lag: int = -1
-    cost: float = 0.0
-    dear_since_s: float = field(default_factory=time.monotonic)
-    rest_at_s: float = math.inf
-    rest_after_s: float = field(default_factory=lambda: REST_AFTER_S)

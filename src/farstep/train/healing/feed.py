@@ -29,13 +29,15 @@ class ReceivedStep:
 
     Attributes:
         step: its number.
-        flats: the reduced gradient, as views of received memory.
+        flats: the reduced gradient, as views of received memory; lent until the next step is taken.
         meta: what the seats noted with it.
+        buffer: that memory.
     """
 
     step: int
     flats: list[Tensor]
     meta: Mapping[str, Any]
+    buffer: Any
 
 
 @dataclass(slots=True)
@@ -61,11 +63,14 @@ class GradientFeed:
         self._asked: dict[int, _Asked] = {}
         self._gone: dict[int, set[str]] = {}
         self._epoch = 0
+        self._lent: ReceivedStep | None = None
+        self._free: list[Any] = []
         self.is_lost = False
         """Whether a step that is needed is no longer to be had; only a new state helps."""
         self.rate_bytes_per_s = 0.0
         """The largest at which a gradient has arrived."""
         self._held_until = 0
+        self.bytes_received = 0
         self.num_received = 0
         self.num_duplicates = 0
 
@@ -100,6 +105,9 @@ class GradientFeed:
         """The next step in order; None if it does not arrive in time, or the crew was woken."""
         self._pump()
         with self._changed:
+            if self._lent is not None:
+                self._free.append(self._lent.buffer)
+                self._lent = None
             num_wakes = self._crew.num_wakes
             self._changed.wait_for(
                 lambda: self._next in self._ready or self.is_lost or self._crew.num_wakes != num_wakes,
@@ -107,6 +115,7 @@ class GradientFeed:
             )
             received = self._ready.pop(self._next, None)
             if received is not None:
+                self._lent = received
                 self._gone.pop(self._next, None)
                 self._next += 1
                 self._crew.need = self._next
@@ -143,7 +152,7 @@ class GradientFeed:
                 asked.since_s = now_s
                 asks.append((source, slot, step))
         for source, slot, step in asks:
-            self._crew.ask(source, Wish.GRADIENT, slot, step, len(alive))
+            self._crew.ask(source, Wish.GRADIENT, slot, step)
 
     def _whom_to_ask(self, step: int, alive: list[Source], now_s: float) -> Source | None:
         if step in self._ready:
@@ -207,7 +216,7 @@ class GradientFeed:
     def _receive(self, source: Source, answer: Answer, slot: int, epoch: int) -> None:
         began_s = time.monotonic()
         text = allocate_pages(answer.manifest_bytes)[: answer.manifest_bytes]
-        data = allocate_pages(answer.image_bytes)[: answer.image_bytes]
+        data = self._buffer(answer.image_bytes)
 
         def on_text(error: BaseException | None) -> None:
             if error is None and not answer.image_bytes:
@@ -230,6 +239,13 @@ class GradientFeed:
         if answer.image_bytes:
             source.line.receive(data, slot, on_data)
 
+    def _buffer(self, length_bytes: int) -> Any:
+        """Memory for a gradient: that of one applied before if it fits, because new pages cost more than the copy."""
+        with self._changed:
+            fitting = next((one for one in self._free if one.nbytes == length_bytes), None)
+            self._free = [one for one in self._free if one is not fitting and one.nbytes == length_bytes]
+        return fitting if fitting is not None else allocate_pages(length_bytes)[:length_bytes]
+
     def _on_received(
         self, source: Source, slot: int, epoch: int, step: int, received: ReceivedStep | None
     ) -> None:
@@ -240,6 +256,7 @@ class GradientFeed:
                 if received is not None and step >= self._next and step not in self._ready:
                     self._ready[step] = received
                     self.num_received += 1
+                    self.bytes_received += sum(flat.nbytes for flat in received.flats)
                 elif received is not None:
                     self.num_duplicates += 1
             self._changed.notify_all()
@@ -257,4 +274,4 @@ def _decode(text: bytes, data: Any, step: int, crew: Crew) -> ReceivedStep:
         raise ImageRejected("it is no gradient with its notes")
     if not all(isinstance(flat, Tensor) for flat in content["flats"]):
         raise ImageRejected("it is no list of tensors")
-    return ReceivedStep(step, content["flats"], content["meta"])
+    return ReceivedStep(step, content["flats"], content["meta"], data)

@@ -23,14 +23,14 @@ __all__ = ["Answer", "Line", "Outcome", "Request", "Status", "Wish", "lower_prio
 
 RECEIVER, SOURCE = 0, 1
 _CONTROL_TAG = 0
-_CONTROL_BYTES = 96
+_CONTROL_BYTES = 128
 _CONTROL_POSTED = 32
 """Control messages a side can take while its callback is busy."""
 _FOREVER_S = 1e9
 SEND_TIMEOUT_S = 60.0
 """A payload the peer asked for and does not take for so long means that it has failed."""
-_WORDS = struct.Struct("<11Q")
-_VERSION = 2
+_WORDS = struct.Struct("<16Q")
+_VERSION = 3
 
 
 class Wish(IntEnum):
@@ -53,8 +53,7 @@ class Request(NamedTuple):
         wish: what it asks for.
         slot: where it waits for a payload.
         step: of the snapshot or gradient.
-        chunk: number of the chunk; of a gradient, how many sources the receiver has; of a status, FOLLOWING if the
-            receiver takes every step as it comes.
+        chunk: number of the chunk; of a status, FOLLOWING if the receiver takes every step as it comes.
         need: first step whose gradient it still needs, NOTHING if none.
     """
 
@@ -96,7 +95,21 @@ class Answer(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How a source is. Steps are NOTHING where there is none; what following costs, in thousandths of a step."""
+    """How a source is.
+
+    Attributes:
+        committed: steps it has committed.
+        snapshot: step of its newest copy, NOTHING if there is none.
+        oldest: first step whose gradient it keeps, NOTHING if none.
+        is_standing: whether no step is under way.
+        step_time_ns: an ordinary step.
+        follow_cost: by how much steps are longer because of followers, in thousandths.
+        excess_ns: by how much all steps since somebody began to heal were longer.
+        own_ns: of that, copies that the training thread made for those who heal.
+        num_steps: how many steps those were.
+        gradient_bytes: length of the newest gradient it keeps, 0 if none.
+        rate_bytes_per_s: the largest at which a piece of state reached a receiver, without its wait for its turn.
+    """
 
     committed: int
     snapshot: int
@@ -104,6 +117,11 @@ class Status(NamedTuple):
     is_standing: bool
     step_time_ns: int
     follow_cost: int
+    excess_ns: int = 0
+    own_ns: int = 0
+    num_steps: int = 0
+    gradient_bytes: int = 0
+    rate_bytes_per_s: int = 0
 
 
 class Line:
@@ -168,7 +186,7 @@ class Line:
         self, *words: int, on_done: Callable[[BaseException | None], None] | None = None
     ) -> None:
         buffer = np.zeros(_CONTROL_BYTES, np.uint8)
-        _WORDS.pack_into(buffer.data, 0, _VERSION, *words, *[0] * (10 - len(words)))
+        _WORDS.pack_into(buffer.data, 0, _VERSION, *words, *[0] * (15 - len(words)))
         self._issue(
             lambda: self._communicator.send(buffer, self._peer, _CONTROL_TAG, background=True), on_done
         )
@@ -259,7 +277,7 @@ def answer_of(words: tuple[int, ...]) -> Answer | Status | None:
     except ValueError:
         return None
     if outcome is Outcome.STATUS:
-        return Status(words[1], words[2], words[3], bool(words[4]), words[5], words[6])
+        return Status(words[1], words[2], words[3], bool(words[4]), *words[5:11])
     return Answer(outcome, *words[1:6])
 
 

@@ -36,6 +36,7 @@ class PullReport:
         step: steps the state has seen.
         length_bytes: of the state.
         duration_s: from the first question to the last verified byte.
+        transfer_s: of it, from the first chunk asked for to the last one verified.
         chunks_by_source: verified chunks that each source delivered.
         num_kept: chunks kept from an earlier, unfinished pull.
         num_fetched: chunks received and verified, in total.
@@ -51,6 +52,14 @@ class PullReport:
     num_fetched: int = 0
     num_rejected: int = 0
     num_lost: int = 0
+    transfer_s: float = 0.0
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """At which chunks arrived, 0 if none had to be fetched."""
+        num_arrived = sum(self.chunks_by_source.values())
+        part = num_arrived / (num_arrived + self.num_kept) if num_arrived else 0.0
+        return part * self.length_bytes / self.transfer_s if self.transfer_s else 0.0
 
 
 @dataclass(slots=True)
@@ -65,12 +74,17 @@ class ImagePull:
     Args:
         crew: the sources.
         is_cancelled: polled; True ends the pull without result.
+        is_futile: polled; True gives it up too, but takes what is under way, so that the lines can be used again.
     """
 
-    def __init__(self, crew: Crew, is_cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, crew: Crew, is_cancelled: Callable[[], bool], is_futile: Callable[[], bool] = lambda: False
+    ) -> None:
         self._crew = crew
         self._changed = crew.changed
         self._is_cancelled = is_cancelled
+        self._is_futile = is_futile
+        self.was_futile = False
         self._image: StateImage | None = None
         self._have: set[int] = set()
         self._wanted: deque[int] = deque()
@@ -80,6 +94,19 @@ class ImagePull:
         self._missed = 0
         self._asked_step = -1
         self.report: PullReport | None = None
+
+    @property
+    def length_bytes(self) -> int:
+        """Of the image being pulled, 0 as long as that is unknown. From any thread."""
+        with self._changed:
+            return self._image.manifest.length_bytes if self._image is not None else 0
+
+    @property
+    def num_bytes_held(self) -> int:
+        """Bytes of it that have arrived and were verified, but for the length of the last chunk. From any thread."""
+        with self._changed:
+            held = len(self._have) * self._image.manifest.chunk_bytes if self._image is not None else 0
+        return min(held, self.length_bytes)
 
     @property
     def num_chunks_held(self) -> int:
@@ -94,7 +121,7 @@ class ImagePull:
         that are the same are kept.
 
         Returns:
-            The verified image, or None if cancelled.
+            The verified image, or None if cancelled or futile.
 
         Raises:
             SourcesDisagree: healthy members hold different states and no majority tells which is right.
@@ -103,7 +130,7 @@ class ImagePull:
         began_s = time.monotonic()
         num_failures = 0
         image = None
-        while image is None and not self._is_cancelled():
+        while image is None and not self.was_futile and not self._is_cancelled():
             try:
                 if self._agree():
                     image = self._fetch()
@@ -278,16 +305,23 @@ class ImagePull:
 
     def _fetch(self) -> StateImage | None:
         """Fetches all chunks that are missing; None if no source is left or the pull was cancelled."""
-        image = self._image
+        image, report = self._image, self.report
         assert image is not None, "agreed on before"
+        assert report is not None, "made with the image"
+        began_s = time.monotonic()
         for source in list(self._members):
             self._feed(source, image)
         while True:
             with self._changed:
+                report.transfer_s = time.monotonic() - began_s
                 if len(self._have) == image.manifest.num_chunks:
                     return image
                 if self._is_cancelled() or not any(source.is_alive for source in self._members):
                     self._wanted.clear()
+                    return None
+                if self._is_futile():
+                    self.was_futile = True
+                    self._drain()
                     return None
                 self._changed.wait(WAIT_S)
                 returned = [source for source in self._crew.alive() if self._holds(source, image)]
@@ -300,6 +334,20 @@ class ImagePull:
                 self._crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, image.manifest.step)
             for source in welcome:
                 self._feed(source, image)
+
+    def _drain(self) -> None:
+        """Asks for nothing more and waits for what is under way; called with the lock held."""
+        self._wanted.clear()
+        most = self._crew.settings.chunks_in_flight
+
+        def is_quiet() -> bool:
+            return self._is_cancelled() or all(
+                len(source.free_slots) >= most for source in self._members if source.is_alive
+            )
+
+        while not is_quiet():
+            self._wanted.clear()  # a chunk that was lost is wanted again
+            self._changed.wait(WAIT_S)
 
     def _holds(self, source: Source, image: StateImage) -> bool:
         """Whether a source that takes no part, perhaps after its line broke, still has the snapshot."""

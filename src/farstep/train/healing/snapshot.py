@@ -6,7 +6,7 @@ Copies are made by the training thread, at a step boundary; everything else happ
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,6 +149,11 @@ class GradientLog:
     def bytes_held(self) -> int:
         """Memory in use, with what is kept for reuse."""
         return self._bytes + self._pool.bytes_held
+
+    @property
+    def newest_bytes(self) -> int:
+        """Length of the newest gradient, 0 if the log is empty."""
+        return self._entries[next(reversed(self._entries))].buffer.nbytes if self._entries else 0
 
     @property
     def oldest(self) -> int:
@@ -310,13 +315,21 @@ class SnapshotStore:
             self._needs[user] = step
             self._trim()
 
-    def gradient(self, step: int) -> tuple[LogEntry | None, bool]:
-        """The gradient of a step, with a reader counted in; and whether it may still come."""
+    def gradient(self, step: int, is_due: Callable[[], bool] = lambda: True) -> tuple[LogEntry | None, bool]:
+        """The gradient of a step, with a reader counted in; and whether it may still come.
+
+        Args:
+            step: the step.
+            is_due: whether it may be taken now; asked only if it is there.
+        """
         with self.changed:
             entry = self._log.get(step)
-            if entry is not None:
-                entry.num_readers += 1
-            return entry, entry is None and step >= self.committed
+            if entry is None:
+                return None, step >= self.committed
+            if not is_due():
+                return None, True
+            entry.num_readers += 1
+            return entry, False
 
     def done_reading(self, entry: LogEntry) -> None:
         """Takes a reader out again."""
@@ -327,6 +340,11 @@ class SnapshotStore:
     def newest_snapshot(self) -> int:
         """Step of the newest snapshot that others use; NOTHING if there is none."""
         return max(self._snapshots, default=NOTHING)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Length of the newest gradient kept, 0 if there is none."""
+        return self._log.newest_bytes
 
     @property
     def oldest_gradient(self) -> int:

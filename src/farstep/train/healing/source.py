@@ -33,10 +33,6 @@ logger = logging.getLogger(__name__)
 WISHES_MAX = 256
 """Wishes of one receiver that wait; one that sends more has gone wrong."""
 SLOTS_MAX = 256
-OLD_PER_STEP = 2.0
-"""Gradients of past steps that a receiver gets per step in any case, from all its sources together: more than are
-added, so that it catches up, and not many more, because each costs the others as much as a follower does."""
-CREDIT_MAX = 2.0
 TICK_S = 0.25
 
 
@@ -98,6 +94,12 @@ class SourceService:
         with self._lock:
             return any(session.is_following for session in self._sessions.values())
 
+    @property
+    def is_engaged(self) -> bool:
+        """Whether somebody pulls a state or waits for gradients."""
+        with self._lock:
+            return any(session.is_engaged for session in self._sessions.values())
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Ends all sessions."""
         with self._lock:
@@ -127,12 +129,17 @@ class _Session:
         self._inbox: deque[Request] = deque()
         self._waiting: list[Request] = []
         self._seen = -1
-        self._credited_step, self._credit = 0, 0.0
         self._snapshots: dict[int, Snapshot] = {}
+        self._rate_bytes_per_s = 0.0
         self._heard_s = time.monotonic()
         self._broken: str | None = None
         self._has_left = False
         self._line: Line | None = None
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether the receiver pulls a state or waits for gradients."""
+        return self._line is not None and self._broken is None and bool(self._waiting or self._snapshots)
 
     # -- callbacks of the line ------------------------------------------------------------------------------------
 
@@ -208,14 +215,20 @@ class _Session:
         self._waiting = [request for request in self._waiting if not self._try(line, request)]
 
     def _pause_s(self) -> float:
-        if not any(self._is_paced(request) for request in self._waiting):
-            return TICK_S
-        return min(TICK_S, max(self._service._pacer.wait_ns() / 1e9, 1e-4))
+        pauses_ns = [self._wait_ns(request) for request in self._waiting if self._has_come(request)]
+        return min(TICK_S, max(min(pauses_ns) / 1e9, 1e-4)) if pauses_ns else TICK_S
 
-    def _is_paced(self, request: Request) -> bool:
-        """Whether a wish waits its turn. Who follows every step gets it at once; who catches up does not."""
-        is_old = request.wish is Wish.GRADIENT and request.step + 1 < self._kept.committed
-        return is_old or request.wish is Wish.CHUNK
+    def _has_come(self, request: Request) -> bool:
+        """Whether what is wished waits for its turn alone."""
+        is_past = request.wish is Wish.GRADIENT and request.step < self._kept.committed
+        return is_past or request.wish is Wish.CHUNK
+
+    def _wait_ns(self, request: Request) -> int:
+        """How long a piece of state or a gradient that is there must wait for its turn."""
+        pacer = self._service._pacer
+        if request.wish is Wish.CHUNK:
+            return pacer.wait_ns()
+        return pacer.gradient_wait_ns(is_new=request.step + 1 >= self._kept.committed)
 
     def _note(self, request: Request) -> None:
         if request.need != NOTHING:
@@ -226,6 +239,7 @@ class _Session:
     def _answer_at_once(self, line: Line, request: Request) -> None:
         if request.wish is Wish.STATUS:
             kept = self._kept
+            cost = self._service._pacer.cost
             with self._changed:
                 status = Status(
                     kept.committed,
@@ -234,6 +248,11 @@ class _Session:
                     kept.is_standing,
                     self._service._pacer.step_ns,
                     int(self._service._pacer.follow_cost * 1e3),
+                    max(cost.excess_ns, 0),
+                    cost.own_ns,
+                    cost.num_steps,
+                    kept.gradient_bytes,
+                    int(self._rate_bytes_per_s),
                 )
             line.answer_status(status)
         elif request.wish is Wish.RELEASE:
@@ -284,45 +303,30 @@ class _Session:
         if image is None or request.chunk >= image.manifest.num_chunks:
             line.answer(Answer(Outcome.REFUSED, request.slot, request.step, 0, 0))
             return True
-        if self._service._pacer.wait_ns() > 0:
+        if self._wait_ns(request) > 0:
             return False
         start, stop = image.manifest.chunk(request.chunk)
         self._service._pacer.spend(stop - start)
         self._service.served.chunks += 1
         self._service.served.chunk_bytes += stop - start
-        line.send(image.buffer[start:stop], request.slot)
+        sent_s = time.monotonic()
+
+        def on_arrival(error: BaseException | None) -> None:
+            if error is None:
+                rate = (stop - start) / max(time.monotonic() - sent_s, 1e-6)
+                self._rate_bytes_per_s = max(self._rate_bytes_per_s, rate)
+
+        line.send(image.buffer[start:stop], request.slot, on_arrival)
         return True
 
     def _try_gradient(self, line: Line, request: Request) -> bool:
-        has_turn = False
-        if self._is_paced(request):
-            has_turn = self._service._pacer.wait_ns() == 0
-            if not has_turn and not self._may_overdraw(request.chunk):
-                return False
-        entry, may_come = self._kept.gradient(request.step)
+        entry, may_come = self._kept.gradient(request.step, lambda: self._wait_ns(request) == 0)
         if entry is None:
             if not may_come:
                 line.answer(Answer(Outcome.GONE, request.slot, request.step, 0, 0))
             return not may_come
-        if has_turn:  # what must be sent in any case is no reason to hold back anything else
-            self._service._pacer.spend(entry.buffer.nbytes)
+        self._service._pacer.spend(entry.buffer.nbytes)
         self._send_gradient(line, request, entry)
-        return True
-
-    def _may_overdraw(self, num_sources: int) -> bool:
-        """Whether an old gradient may be sent although it is not its turn, lest the receiver never catch up.
-
-        Not if that is known to cost more than following may.
-        """
-        bound = self._service._settings.follow_slowdown
-        if bound is not None and self._service._pacer.follow_cost > bound:
-            return False
-        steps = self._kept.committed - self._credited_step
-        self._credited_step = self._kept.committed
-        self._credit = min(self._credit + steps * OLD_PER_STEP / max(num_sources, 1), CREDIT_MAX)
-        if self._credit < 1:
-            return False
-        self._credit -= 1
         return True
 
     def _send_gradient(self, line: Line, request: Request, entry: LogEntry) -> None:

@@ -9,7 +9,7 @@ import pytest
 from farstep.train.healing import HealingError, SourcesDisagree
 from farstep.train.healing.crew import MANIFEST_SLOT
 from farstep.train.healing.line import NOTHING, Answer, Line, Outcome, Wish
-from farstep.train.healing.pacing import Pacer
+from farstep.train.healing.pacing import Cost, Pacer
 from tests.unit.train.healing.fleet import QUICK, WAIT_S, Fleet, caught_up, digest_after, wait_until
 
 SLOW = replace(QUICK, rate_mbps=4.0)
@@ -355,12 +355,17 @@ DOZING = replace(QUICK, follow_slowdown=0.15, doze_s=0.2)
 def cost(fleet: Fleet, thousandths: float) -> None:
     """Lets the seats find that steps are longer while somebody follows."""
     for seat in fleet.seats:
-        seat.healing._pacer.__class__ = type("Told", (Pacer,), {"follow_cost": thousandths / 1e3})
+        told = {
+            "follow_cost": thousandths / 1e3,
+            "cost": Cost(0, 0, 0),
+            "gradient_wait_ns": lambda self, *, is_new: 0,
+        }
+        seat.healing._pacer.__class__ = type("Told", (Pacer,), told)
 
 
 @pytest.fixture
 def quick_to_doze(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 0.1)
+    monkeypatch.setattr("farstep.train.healing.effort.DEAR_S", 0.1)
 
 
 def test_a_spare_that_costs_too_much_dozes_and_is_ready_all_the_same(quick_to_doze: None) -> None:
@@ -406,7 +411,7 @@ def test_a_spare_that_dozed_tries_again(quick_to_doze: None) -> None:
 def test_a_spare_behind_a_thin_line_is_not_ready(
     quick_to_doze: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farstep.train.healing.facade.STEPS_PER_TAKEOVER", 0)
+    monkeypatch.setattr("farstep.train.healing.effort.STEPS_PER_TAKEOVER", 0)
     with Fleet(2, settings=replace(DOZING, takeover_s=1e-9)) as fleet:
         spare = fleet.join("s-0")
         spare.wait_ready()
@@ -459,7 +464,7 @@ def test_a_gradient_tells_how_far_its_source_is() -> None:
 def test_whom_all_wait_for_neither_dozes_nor_rests(
     quick_to_doze: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 1e6)
+    monkeypatch.setattr("farstep.train.healing.effort.DEAR_S", 1e6)
     with Fleet(2, settings=replace(DOZING, doze_s=1e6)) as fleet:
         cost(fleet, 400)
         spare = fleet.join("s-0")
@@ -470,10 +475,49 @@ def test_whom_all_wait_for_neither_dozes_nor_rests(
         feed.hold(10**6)
         start = fleet.committed
         wait_until(lambda: fleet.committed > start + 20)
-        monkeypatch.setattr("farstep.train.healing.facade.DEAR_S", 0.0)
+        monkeypatch.setattr("farstep.train.healing.effort.DEAR_S", 0.0)
         monkeypatch.setattr(spare.healing._effort, "rest_at_s", 0.0)
         with fleet.paused():
             target = fleet.committed
             assert spare.healing.catch_up(target, timeout_s=WAIT_S)
             assert spare.adapter.digest() == digest_after(target)
         assert "heal_dozing" not in spare.membership.kinds()
+
+
+def test_a_pull_that_shows_that_following_is_too_dear_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "farstep.train.healing.facade.following_cost", lambda status, held: 9.0 if held > 100_000 else 0.0
+    )
+    with Fleet(2, settings=replace(DOZING, doze_s=1e6, rate_mbps=10.0)) as fleet:
+        spare = fleet.join("s-0")
+        wait_until(lambda: spare.is_ready)
+        assert spare.membership.kinds() == ["heal_start", "heal_dozing", "heal_done"]
+        assert not spare.healing.has_state
+        crew = spare.healing._crew
+        assert crew is not None
+        most = DOZING.chunks_in_flight
+        assert [len(source.free_slots) for source in crew.known()] == [most, most], (
+            "what was under way is here"
+        )
+        wait_until(lambda: all(seat.healing.bytes_held == 0 for seat in fleet.seats))
+        fetched = sum(seat.healing.served.chunks for seat in fleet.seats)
+        before = fleet.committed
+        wait_until(lambda: fleet.committed > before + 20)
+        assert sum(seat.healing.served.chunks for seat in fleet.seats) == fetched
+        spare.finish()
+        with fleet.paused(), fleet.seats[0].healing.standstill(), fleet.seats[1].healing.standstill():
+            target = fleet.committed
+            assert not spare.healing.catch_up(target)
+            assert spare.healing.catch_up(target, timeout_s=WAIT_S)
+            assert spare.adapter.digest() == digest_after(target)
+        assert "heal_source_rejected" not in spare.membership.kinds()
+
+
+def test_who_loses_touch_again_and_again_dozes() -> None:
+    # The log holds less than one gradient, so that nothing leads on from any state.
+    with Fleet(2, settings=replace(DOZING, doze_s=1e6, log_bytes_max=1000, slowdown=10.0)) as fleet:
+        cost(fleet, 0)
+        spare = fleet.join("s-0")
+        wait_until(lambda: "heal_dozing" in spare.membership.kinds())
+        assert spare.membership.kinds().count("heal_behind") == 2
+        wait_until(lambda: spare.is_ready)
