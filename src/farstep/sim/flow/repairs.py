@@ -307,6 +307,7 @@ class GoBack:
         begins = np.flatnonzero((gone > NOTHING_BITS) & ~self.misses)
         spared = np.zeros(len(taken))
         spared[begins] = np.minimum(seen.before, taken)[begins]
+        state.refused[spared > NOTHING_BITS] = 0.0
         self._miss(begins, seen, seen.left[begins] - spared[begins])
         hit = self._lose(seen, taken, refused, lost)
         spared[hit] = taken[hit]
@@ -314,7 +315,7 @@ class GoBack:
         refused[behind] += taken[behind] - spared[behind]
         taken[behind] = spared[behind]
         self._refuse(behind[refused[behind] > NOTHING_BITS], seen)
-        state.refused[taken > NOTHING_BITS] = 0.0
+        state.refused[(taken > NOTHING_BITS) & ~self.misses] = 0.0
         return taken, refused, lost
 
     def _lose(self, seen: Arrivals, taken: FloatArray, refused: FloatArray, lost: FloatArray) -> IntArray:
