@@ -40,6 +40,11 @@ class Complaints:
         self._retry_at_ns = 0
 
     @property
+    def num_retries(self) -> int:
+        """Generations in a row with the same seats and no progress."""
+        return self._num_retries
+
+    @property
     def is_pending(self) -> bool:
         """Whether something was reported that no generation has settled yet."""
         return bool(self._by_reporter)

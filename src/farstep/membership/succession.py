@@ -206,28 +206,34 @@ class Succession:
             self._note("evict", item, reason=verdict[1])
 
     def _convict_stuck(self, now_ns: int) -> None:
-        """Gives up the one seat whose training thread is stuck while all others wait; trying again would not help."""
+        """Gives up the seats whose training threads are stuck while others wait; trying again would not help them.
+
+        If most seats are stuck at once, something that all depend on may be, their storage say, and pass: then the
+        step is tried once more first.
+        """
         base = self.generation
         assert base is not None
         here = [item for info in base.seats if (item := self.roster.get(info.member_id)) is not None]
         stuck = [item for item in here if item.stuck_ns is not None and not self.roster.is_gone(item, now_ns)]
-        people = self.roster.people(base, now_ns).values()
-        has_heir = any(
+        num_heirs = sum(
             person.is_ready
             and person.standing is Standing.HERE
+            and person.wants != "observer"
             and base.seat_of(person.info.member_id) is None
-            for person in people
+            for person in self.roster.people(base, now_ns).values()
         )
-        num_left = len(base.seats) - 1
-        can_go_on = has_heir or (num_left >= self.config.min_groups and not self.config.fixed_seats)
-        if len(stuck) != 1 or not can_go_on:
+        num_empty = max(0, len(stuck) - num_heirs)
+        num_left = len(base.seats) - num_empty
+        can_go_on = num_left >= self.config.min_groups and not (num_empty and self.config.fixed_seats)
+        is_most = 2 * len(stuck) > len(base.seats)
+        if len(stuck) == len(base.seats) or not can_go_on or (is_most and not self._complaints.num_retries):
             return
-        item = stuck[0]
-        beyond_s = (item.stuck_ns or 0) / 1e9
-        item.evicted = (
-            f"its part of a step did not come and its training thread is stuck, since {beyond_s:.1f} s"
-        )
-        self._note("evict", item, reason=item.evicted)
+        for item in stuck:
+            beyond_s = (item.stuck_ns or 0) / 1e9
+            item.evicted = (
+                f"its part of a step did not come and its training thread is stuck, since {beyond_s:.1f} s"
+            )
+            self._note("evict", item, reason=item.evicted)
 
     def _form(self, now_ns: int) -> None:
         """Makes generation 1 once enough members are there. Nobody else can: the run's number is new."""

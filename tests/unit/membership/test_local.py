@@ -163,12 +163,30 @@ def test_one_that_is_stuck_is_given_up_at_the_first_late_report(hub):
         members[1].wait_generation(1, 5)
 
 
-@pytest.mark.parametrize("case", ["two are", "nothing was late", "too few would be left"])
+def test_as_many_as_are_stuck_at_once_are_given_up_together():
+    with LocalHub(QUICK.model_copy(update={"groups": 4})) as hub:
+        members = [hub.join(f"m-{n}") for n in range(4)]
+        assert len(members[0].wait_generation(0, 5).seats) == 4
+        make_stuck(hub, members[1], members[3])
+        members[0].report_failure(1, ["m-1"], "waiting for rank 1", late=True)
+        assert seats(members[0].wait_generation(1, 5)) == ["m-0", "m-2"]
+
+
+def test_if_most_are_stuck_the_step_is_tried_once_more(hub):
+    members = three(hub)
+    make_stuck(hub, *members[1:])
+    members[0].report_failure(1, ["m-1"], "waiting for rank 1", late=True)
+    assert seats(members[0].wait_generation(1, 5)) == ["m-0", "m-1", "m-2"]
+    members[0].report_failure(2, ["m-1"], "waiting for rank 1", late=True)
+    assert seats(members[0].wait_generation(2, 5)) == ["m-0"]
+
+
+@pytest.mark.parametrize("case", ["all are", "nothing was late", "too few would be left"])
 def test_nobody_is_given_up_as_stuck_if(case):
     config = QUICK.model_copy(update={"min_groups": 3} if case == "too few would be left" else {})
     with LocalHub(config) as hub:
         members = three(hub)
-        make_stuck(hub, *(members[1:] if case == "two are" else members[1:2]))
+        make_stuck(hub, *(members if case == "all are" else members[1:2]))
         members[0].report_failure(1, [], "x", late=case != "nothing was late")
         assert seats(members[0].wait_generation(1, 5)) == ["m-0", "m-1", "m-2"]
 
