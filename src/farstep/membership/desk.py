@@ -204,11 +204,11 @@ class Desk:
             assert latest is not None
             raise Evicted(
                 f"{self.member.name} is not in {latest.describe()}: {latest.reason}; "
-                "come back as a new incarnation",
+                "it can come back as a new incarnation",
                 was_asked=self._core.leaving is not None,
             )
         if self._void is not None:
-            raise Evicted(f"{self.member.name}: {self._void}: come back as a new incarnation")
+            raise Evicted(f"{self.member.name}: {self._void}; it can come back as a new incarnation")
         if self._fatal is not None:
             raise MembershipError(f"{self.member.name}: {self._fatal}")
 

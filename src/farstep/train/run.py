@@ -193,8 +193,11 @@ class Run:
     def leave(self, reason: str = "asked to leave") -> None:
         """Leaves at the next step boundary, which costs the others nothing; returns at once.
 
-        The loop over the shard ends by itself once this member is let go. Safe in any thread.
+        The loop over the shard ends by itself once this member is let go. Nobody lets the last one go: it saves a
+        checkpoint, if it has a :class:`farstep.Checkpoint`, and ends the run. Safe in any thread.
         """
+        if not self.link.is_leaving and not self._is_over:
+            logger.warning("leaving: %s; at the end of a step, and within %g s", reason, LEAVE_S)
         self.link.leave(reason)
 
     def end(self) -> None:
@@ -317,8 +320,10 @@ class Run:
     @property
     def must_go(self) -> bool:
         """Whether this member goes at the next boundary without being let go."""
-        is_alone = isinstance(self.link.membership, SoloMembership)
-        return self.link.is_leaving and (is_alone or self.link.leaving_for_s() > LEAVE_S)
+        if not self.link.is_leaving:
+            return False
+        is_alone = self._trainer is not None and self._trainer.is_alone
+        return is_alone or self.link.leaving_for_s() > LEAVE_S
 
     def on_over(self, *, is_end: bool = False) -> None:
         """There is nothing left to do, for this member or, if `is_end`, for anybody."""

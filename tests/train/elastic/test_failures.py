@@ -169,8 +169,10 @@ def _epochs(samples: list[int]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("point", ["before the vote", "after the vote"])
-def test_a_step_that_everybody_holds_is_not_lost(point: str) -> None:
+def test_a_step_that_everybody_holds_is_not_lost(point: str, caplog: pytest.LogCaptureFixture) -> None:
     scenario = Scenario(point, "batch", heals=False).play()
+    told = [message for message in caplog.messages if message.startswith("generation 2: a-0, c-0, as b-0")]
+    assert len(told) == 2, "each survivor says on its console what has happened"
     report = scenario.reports["a-0"][KILL_AT]
     assert report.samples == 4 or report.samples == 12
     used = [report.samples for report in scenario.reports["a-0"]]

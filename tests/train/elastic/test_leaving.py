@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from farstep.train.checkpoint import Checkpoint, CheckpointFolder
 from farstep.train.elastic.trainer import Trainer
 from farstep.train.healing import Healing
 from farstep.train.run import Run
@@ -112,6 +114,38 @@ def test_a_spare_goes_when_it_is_told(way: str) -> None:
     case.drain("s-0", way)
     case.end("s-0")
     assert not [fields for kind, fields in case.groups.hub.events if kind == "step_failed"]
+
+
+def test_the_last_member_that_is_told_to_go_saves_the_state_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when all get SIGTERM at once: nobody is there who could let the last one go."""
+    monkeypatch.setattr("farstep.train.run.LEAVE_S", 1e9)  # no way out but the right one
+    case = Case(healing=Healing)
+    ends: dict[str, tuple[int, bool]] = {}
+
+    def work(run: Run) -> None:
+        model = small_model(1)
+        with Checkpoint(tmp_path, every_steps=1_000_000) as checkpoint:
+            trainer = Trainer(run, model, torch.optim.SGD(model.parameters(), lr=0.1), checkpoint=checkpoint)
+            for batch in run.shard(DATA, batch_size=12, epochs=1_000_000):
+                trainer.step(lambda b=batch: nn.functional.cross_entropy(model(b[0]), b[1]))
+            ends[run.name] = trainer.committed, run.is_complete
+            run.close()
+
+    for name in ("a-0", "b-0"):
+        case.groups.start(name, work)
+    case.wait_for(
+        lambda: all(run.step > 3 for run in case.groups.runs.values()) and len(case.groups.runs) == 2
+    )
+    for name in ("a-0", "b-0"):
+        case.drain(name, "notice")
+    case.end("a-0")
+    assert set(ends) == {"a-0", "b-0"}
+    assert not any(is_complete for _, is_complete in ends.values())
+    info, _ = CheckpointFolder(tmp_path).newest()
+    assert info is not None
+    assert info.step == max(step for step, _ in ends.values())
 
 
 @pytest.mark.parametrize("way", ["drain", "notice"])

@@ -94,6 +94,7 @@ class Checkpoint:
         self._is_swept = False
         self._is_overdue = False
         self._last: tuple[int, Restorable] | None = None
+        self._saved_step: int | None = None
         self._group: dist.ProcessGroup | None = None
         self._info: dict[str, Any] = {}
 
@@ -277,8 +278,13 @@ class Checkpoint:
         self._last = step, adapter
         self._is_overdue |= self.is_due(step)
         if self._is_overdue and not self._saver.is_busy(self._group):
-            self._is_overdue = False
+            self._is_overdue, self._saved_step = False, step
             self.save(step, adapter.capture(), group=self._group, info=self._info)
+
+    def demand(self) -> None:
+        """Has the state of the boundary that was just told saved at the end, whether or not it is due."""
+        if self._last is not None and self._last[0] != self._saved_step:
+            self._is_overdue = True
 
     def forget(self) -> None:
         """Makes up for nothing any more: the state may have been left in the middle of a step."""

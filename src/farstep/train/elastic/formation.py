@@ -360,6 +360,9 @@ class Formation:
         )
         if is_rolled_forward:
             self.membership.event("rolled_forward", step=self._state.committed - 1)
+        if generation.is_urgent and old is not None and self._lane_index == 0:
+            why = generation.reason or "the members start the step again"
+            logger.warning("%s, as %s; went on after %.0f ms", generation.describe(), why, took_ms)
         return Regrouped(
             took_ms=took_ms,
             is_rolled_forward=is_rolled_forward,
@@ -490,7 +493,7 @@ class Formation:
             self._end("left")
 
     def _be_reborn(self, reason: str) -> None:
-        logger.warning("this member was given up (%s) and joins again as a new one", reason)
+        logger.warning("this member was given up and joins again: %s", reason)
         if self._healing is not None:
             self._healing.close()
         self._link.renew()

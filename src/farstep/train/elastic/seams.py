@@ -159,6 +159,10 @@ class HealingPort(Protocol):
     def waiting(self) -> AbstractContextManager[None]:
         """While the context lasts no step is under way, so that nothing that others need is held back."""
 
+    @property
+    def num_receivers(self) -> int:
+        """Members that are served now."""
+
     def linger(self, timeout_s: float) -> None:
         """At the end of the run: lets those that follow get the last steps, but not for longer than this."""
 
@@ -190,6 +194,9 @@ class CheckpointPort(Protocol):
 
     def at_boundary(self, step: int, adapter: StateAdapter, *, is_writer: bool) -> None:
         """May write; must not raise."""
+
+    def demand(self) -> None:
+        """Whatever is due: the state of the boundary that was just told is saved by :meth:`close`."""
 
     def forget(self) -> None:
         """Makes up for nothing any more that was due: the state may be in the middle of a step."""

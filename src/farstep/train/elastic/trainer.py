@@ -431,6 +431,8 @@ class Trainer:
         if vote is None or lane is None:
             return
         if vote.must_go:
+            if self._checkpoint is not None and lane.num_seats == 1:
+                self._checkpoint.demand()  # nobody else holds what was reached
             formation.finish()
             self._run.on_over()
             return
@@ -471,6 +473,14 @@ class Trainer:
         """The run is over: lets spares that follow get the last steps, before this process ends."""
         if self._formation.healing is not None:
             self._formation.healing.linger(END_LINGER_S)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody could go on without this member: no other seat, no spare, and nobody who heals from here."""
+        lane, healing = self._formation.lane, self._formation.healing
+        if lane is None or lane.num_seats > 1 or lane.generation.spares:
+            return False
+        return healing is None or not healing.num_receivers
 
     def end(self) -> None:
         """Asks all replica groups to end the run after the step under way."""

@@ -335,6 +335,17 @@ def test_what_was_due_at_the_end_is_written_before_it_closes(
     assert steps(tmp_path) == found
 
 
+@pytest.mark.parametrize("last", [4, 5])
+def test_what_is_demanded_at_the_end_is_written_once(tmp_path: Path, last: int) -> None:
+    with Checkpoint(tmp_path, every_steps=2) as checkpoint:
+        for step in range(1, last + 1):
+            replica = Replica(step)
+            checkpoint.at_boundary(step, replica, is_writer=True)
+            checkpoint.wait()
+        checkpoint.demand()
+    assert steps(tmp_path) == sorted({2, 4, last})
+
+
 def test_a_checkpoint_that_goes_while_it_is_loaded_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
