@@ -193,6 +193,28 @@ time.sleep(0.1)
         assert run(BUSY + waiting) == (0, "")
 
 
+def test_an_interpreter_ends_once_a_thread_has_closed_its_endpoint():
+    body = """
+        endpoint = Endpoint(["127.0.0.1"])
+        native = endpoint._native
+        begun = threading.Event()
+
+        class Slow:
+            def close(self):
+                begun.set()
+                time.sleep(0.3)
+                native.close()
+                say("closed")
+
+        endpoint._native = Slow()
+        threading.Thread(target=endpoint.close, daemon=True).start()
+        begun.wait()
+    """
+    with Child(body) as child:
+        child.expect("closed")
+        assert child.end() == (0, "")
+
+
 def test_a_fork_leaves_the_endpoint_to_the_parent():
     body = """
 threading.Thread(target=to_b.wait_immediate, daemon=True).start()  # somebody waits at the moment of the fork

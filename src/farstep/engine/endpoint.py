@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import secrets
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,6 +115,7 @@ class Endpoint:
         self._sites: dict[int, str] = {}
         self._lingering: dict[int, Any] = {}
         self._is_closed = False
+        self._closing = threading.RLock()
         _open_endpoints.add(self)
 
     # ---- addresses -------------------------------------------------------------------------------------------------
@@ -295,12 +297,15 @@ class Endpoint:
 
     def close(self) -> None:
         """Tells the peers, ends the thread and frees the ports. Waiters get EndpointClosed. Safe to call twice."""
-        if self._is_closed or not self._owns_process():
+        if not self._owns_process():
             return
-        self._is_closed = True
-        self._native.close()
-        self._lingering.clear()
-        _open_endpoints.discard(self)
+        with self._closing:  # whoever comes second, at the end of the process say, waits for the first
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._native.close()
+            self._lingering.clear()
+            _open_endpoints.discard(self)
 
     def _is_usable(self) -> bool:
         return self._owns_process() and not self._is_closed
