@@ -18,6 +18,7 @@ from farstep.cli import (
     lab,
     local,
     members,
+    perf,
     replay,
     report,
     reproduce,
@@ -65,6 +66,7 @@ app.command("sweep")(sweep.sweep)
 app.command("doctor")(doctor.doctor)
 app.command("version")(version)
 app.add_typer(lab.app, name="lab")
+app.add_typer(perf.app, name="perf")
 app.add_typer(certs.app, name="certs")
 app.add_typer(reproduce.app, name="reproduce")
 
