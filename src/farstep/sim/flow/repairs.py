@@ -123,6 +123,10 @@ class Repair(Protocol):
     def ahead(self) -> FloatArray:
         """Bits of later messages that were sent while something was missing, float64 (parts,); may be added to."""
 
+    @property
+    def untold(self) -> FloatArray:
+        """Bits that have arrived and of which the senders do not know: answers were lost, float64 (parts,)."""
+
     def may_send(self, now_ns: float) -> BoolArray:
         """Whether senders are not held up by a sequence error, bool (parts,)."""
 
@@ -140,7 +144,7 @@ class Repair(Protocol):
             waiting: float64 (parts,), bits in queues.
 
         Returns:
-            Parts that go back, and those among them that were told to.
+            Parts that go back, to the first packet of which they do not know, and those among them that were told to.
         """
 
     def receive(self, seen: Arrivals) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -180,6 +184,11 @@ class Selective:
     def misses(self) -> BoolArray:
         """As `Repair.misses`: nobody goes back."""
         return np.zeros(len(self.ahead), np.bool_)
+
+    @property
+    def untold(self) -> FloatArray:
+        """As `Repair.untold`: the senders see to it."""
+        return np.zeros(len(self.ahead))
 
     def may_send(self, now_ns: float) -> BoolArray:
         """As `Repair.may_send`."""
@@ -241,6 +250,7 @@ class GoBack:
                 free_ns=np.full(count, -np.inf),
                 left_then=np.full(count, np.inf),
                 ahead=np.zeros(count),
+                untold=np.zeros(count),
                 turn=np.full(count, ANSWER_TURNS),
             )
         )
@@ -259,6 +269,11 @@ class GoBack:
     def ahead(self) -> FloatArray:
         """As `Repair.ahead`."""
         return self._state.ahead
+
+    @property
+    def untold(self) -> FloatArray:
+        """As `Repair.untold`."""
+        return self._state.untold
 
     def may_send(self, now_ns: float) -> BoolArray:
         """As `Repair.may_send`."""
@@ -288,10 +303,13 @@ class GoBack:
         back = np.flatnonzero(is_told | is_late)
         state.misses[back] = 0.0
         state.ahead[back] = 0.0
-        state.stale[back] = waiting[back]
         state.told_ns[back] = np.inf
         late, told = np.flatnonzero(is_late), np.flatnonzero(is_told & ~is_late)
-        state.timer_ns[late] = now_ns + knobs.rto_ns
+        is_news = state.untold[told] > NOTHING_BITS
+        state.timer_ns[told[is_news]] = state.timer_ns[late] = now_ns + knobs.rto_ns
+        state.untold[told] = 0.0
+        # What is in queues, and what has arrived before, is refused.
+        state.stale[back] = waiting[back] + state.untold[back]
         state.free_ns[told] = now_ns + knobs.recovery_ns
         return back, told
 
@@ -314,8 +332,11 @@ class GoBack:
         behind = np.flatnonzero(self.misses & (taken > spared))
         refused[behind] += taken[behind] - spared[behind]
         taken[behind] = spared[behind]
-        self._refuse(behind[refused[behind] > NOTHING_BITS], seen)
+        behind = behind[refused[behind] > NOTHING_BITS]
+        self._refuse(behind, seen, np.full(len(behind), seen.begin_ns))
         state.refused[(taken > NOTHING_BITS) & ~self.misses] = 0.0
+        state.untold += np.maximum(taken, 0.0)
+        state.untold[seen.answered & (taken > NOTHING_BITS)] = 0.0
         return taken, refused, lost
 
     def _lose(self, seen: Arrivals, taken: FloatArray, refused: FloatArray, lost: FloatArray) -> IntArray:
@@ -343,12 +364,14 @@ class GoBack:
         size = np.minimum(packet, state.size[some] - begin)
         good = begin - place * packet
         rest = np.maximum(taken[some] - good - size, 0.0)
+        part = np.clip((good + size) / taken[some], 0.0, 1.0)
         taken[some] = good
         lost[some] += size
         refused[some] += rest
         state.refused[some[good > NOTHING_BITS]] = 0.0
         self._miss(some, seen, seen.left[some] - good)
-        self._refuse(some[rest > NOTHING_BITS], seen)
+        at_ns = seen.begin_ns + part * (seen.end_ns - seen.begin_ns)
+        self._refuse(some[rest > NOTHING_BITS], seen, at_ns[rest > NOTHING_BITS])
         return some
 
     def _miss(self, which: IntArray, seen: Arrivals, left: FloatArray) -> None:
@@ -361,18 +384,18 @@ class GoBack:
         state.timer_ns[which] = np.where(is_further, news_ns + self._knobs.rto_ns, state.timer_ns[which])
         state.left_then[which] = left
 
-    def _refuse(self, which: IntArray, seen: Arrivals) -> None:
+    def _refuse(self, which: IntArray, seen: Arrivals, at_ns: FloatArray) -> None:
         """Lets receivers say that something is missing: once, until something is taken again."""
         state = self._state
-        fresh = which[state.refused[which] == 0.0]
+        is_fresh = state.refused[which] == 0.0
+        fresh, at_ns = which[is_fresh], at_ns[is_fresh]
         state.refused[fresh] = 1.0
         passes = seen.answered[fresh]
         if seen.answer_hazard[fresh].any():
             state.turn[fresh] += 1.0
             drawn = exponential(state.name[fresh], state.turn[fresh])
             passes &= drawn > seen.answer_hazard[fresh]
-        fresh = fresh[passes]
-        state.told_ns[fresh] = seen.begin_ns + state.round_trip[fresh]
+        state.told_ns[fresh[passes]] = at_ns[passes] + state.round_trip[fresh[passes]]
 
 
 @dataclass(slots=True, eq=False)
@@ -390,4 +413,5 @@ class _GoBackState(Columns):
     free_ns: FloatArray
     left_then: FloatArray
     ahead: FloatArray
+    untold: FloatArray
     turn: FloatArray

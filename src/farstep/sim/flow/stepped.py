@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from farstep.sim.flow.network import FlowNetwork
 from farstep.sim.flow.queues import DONE_BITS, LinkQueues
+from farstep.sim.flow.ragged import scramble
 from farstep.sim.flow.repairs import Arrivals, GoBack, Repair, Selective
 from farstep.sim.flow.rows import BITS_PER_BYTE
 from farstep.sim.flow.run import FlowRun
@@ -58,7 +59,7 @@ class SteppedFlows:
         seed: int = 0,
     ) -> None:
         self._network, self._senders, self._names, self._series = network, senders, names, series
-        self._repair, self._behind = repair, behind
+        self._repair, self._behind, self._salt = repair, behind, scramble(np.array([seed]), 40)
         settings, topology = network.plan.settings, network.topology
         self.packet_bits = BITS_PER_BYTE * (settings.payload_bytes + settings.overhead_bytes)
         self.round_trip_ns = round_trips_ns(network)
@@ -115,7 +116,7 @@ class SteppedFlows:
         self._vanished = np.concatenate((self._vanished, nothing))
         self._strayed = np.concatenate((self._strayed, nothing))
         if self._repair is not None:
-            self._repair.add(names, bits, self.round_trip_ns[row])
+            self._repair.add(names ^ self._salt, bits, self.round_trip_ns[row])
         self.path = self._paths[:, self.row]
 
     @property
@@ -209,11 +210,15 @@ class SteppedFlows:
         waiting = self._queues.held()
         back, told = repair.due(self.now_ns, waiting)
         if len(back):
-            self.unsent[back] = self.left[back]
+            self.unsent[back] = self.left[back] + repair.untold[back]
             np.add.at(self.declared_bits, self.task[back], self.packet_bits)
             self._senders.slow_down(told, self.now_ns)
-        room = repair.room(self.left - self.unsent + repair.ahead)
+        room = repair.room(self._outstanding(repair))
         return np.minimum(able, room) * repair.may_send(self.now_ns)
+
+    def _outstanding(self, repair: Repair) -> FloatArray:
+        """Bits sent of which senders have no acknowledgement."""
+        return self.left + repair.untold - self.unsent + repair.ahead
 
     def _sort(
         self, repair: Repair, came: FloatArray, end_ns: float
@@ -235,7 +240,7 @@ class SteppedFlows:
         to_send = self._to_send()
         if self._repair is not None:
             may_send &= self._repair.may_send(self.now_ns)
-            to_send = np.minimum(to_send, self._repair.room(self.left - self.unsent + self._repair.ahead))
+            to_send = np.minimum(to_send, self._repair.room(self._outstanding(self._repair)))
         return not (may_send & (to_send > DONE_BITS)).any()
 
     def timer_ns(self, *, is_idle: bool) -> float:
