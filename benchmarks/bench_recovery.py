@@ -54,6 +54,8 @@ def tell(report: Report, name: str, outcome: Outcome, *, size: str) -> None:
     report.add(f"{what}: steps lost", [float(injury.steps_lost) for injury in outcome.injuries], "")
     if outcome.rejoin_s:
         report.add(f"{what}: ready to contributing", outcome.rejoin_s, "s")
+    if outcome.join_stall_s:
+        report.add(f"{what}: stall of the others when it takes its seat", outcome.join_stall_s, "s")
 
 
 def main() -> int:
@@ -101,6 +103,7 @@ def main() -> int:
             outcome, without = measure(system, options, kills=kills, seed=options.seed + n)
             outcomes[system.name].injuries += outcome.injuries
             outcomes[system.name].rejoin_s += outcome.rejoin_s
+            outcomes[system.name].join_stall_s += outcome.join_stall_s
             coordinators.injuries += without.injuries
     for name, outcome in outcomes.items():
         tell(report, name, outcome, size=options.size)

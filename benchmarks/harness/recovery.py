@@ -291,6 +291,23 @@ class Outcome:
     injuries: list[Injury] = field(default_factory=list)
     rejoin_s: list[float] = field(default_factory=list)
     """From "ready" (imports done, model built) to the first step the newcomer contributed to."""
+    join_stall_s: list[float] = field(default_factory=list)
+    """How much longer than the median step the first step with the newcomer took others, counted from the last one
+    without it."""
+
+
+def join_stall(groups: list[Group], returned_ns: int) -> float | None:
+    """How long a newcomer's coming held others up after a moment; None if their records do not tell."""
+    stalls = []
+    for group in groups:
+        steps = group.steps()
+        for before, after in itertools.pairwise(steps):
+            if before["t_ns"] > returned_ns and after.get("groups", 0) > before.get("groups", 0):
+                times = [step["t_ns"] for step in steps if step["t_ns"] <= before["t_ns"]][-50:]
+                usual_ns = median([b - a for a, b in itertools.pairwise(times)] or [0])
+                stalls.append((after["t_ns"] - before["t_ns"] - usual_ns) / 1e9)
+                break
+    return max(stalls, default=None)
 
 
 def kill_again_and_again(
@@ -337,6 +354,9 @@ def kill_again_and_again(
         steps = [step["t_ns"] for step in victim.steps() if step["t_ns"] > returned_ns]
         if ready and steps:
             outcome.rejoin_s.append((steps[0] - ready[-1]) / 1e9)
+        stall_s = join_stall(survivors, returned_ns)
+        if stall_s is not None:
+            outcome.join_stall_s.append(stall_s)
     return outcome
 
 

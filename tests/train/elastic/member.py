@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,8 @@ def main() -> None:
     )
     rate = os.environ.get("TEST_RATE_MBPS")
     run = farstep.join(healing=farstep.HealingSettings(rate_mbps=float(rate)) if rate else None)
+    if "TEST_POINT" in os.environ:
+        stop_at(run.link.membership, os.environ["TEST_POINT"], Path(os.environ["TEST_POINT_FILE"]))
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.Linear(width, 10)
@@ -97,6 +100,22 @@ def hurt(name: str, step: int) -> None:
     if name == os.environ.get("TEST_STUCK_GROUP") and step >= int(os.environ["TEST_STUCK_STEP"]):
         say(stuck=step)
         time.sleep(1e6)
+
+
+def stop_at(membership: Any, point: str, file: Path) -> None:
+    """Holds the member before it publishes a certain value: makes a file, and waits until somebody removes it."""
+    publish = membership.publish
+    was_there: list[str] = []
+
+    def held(scope: str, key: str, value: bytes) -> None:
+        if point in key and not was_there:
+            was_there.append(key)
+            file.touch()
+            while file.exists():
+                time.sleep(0.005)
+        publish(scope, key, value)
+
+    membership.publish = held
 
 
 def say(**values: object) -> None:
