@@ -38,8 +38,7 @@ def main() -> None:
     )
     rate = os.environ.get("TEST_RATE_MBPS")
     run = farstep.join(healing=farstep.HealingSettings(rate_mbps=float(rate)) if rate else None)
-    if "TEST_POINT" in os.environ:
-        stop_at(run.link.membership, os.environ["TEST_POINT"], Path(os.environ["TEST_POINT_FILE"]))
+    stop_as_told(run.link.membership)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.Linear(width, 10)
@@ -102,8 +101,11 @@ def hurt(name: str, step: int) -> None:
         time.sleep(1e6)
 
 
-def stop_at(membership: Any, point: str, file: Path) -> None:
+def stop_as_told(membership: Any) -> None:
     """Holds the member before it publishes a certain value: makes a file, and waits until somebody removes it."""
+    if "TEST_POINT" not in os.environ:
+        return
+    point, file = os.environ["TEST_POINT"], Path(os.environ["TEST_POINT_FILE"])
     publish = membership.publish
     was_there: list[str] = []
 
