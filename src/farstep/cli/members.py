@@ -76,6 +76,8 @@ def _screen(status: dict[str, Any]) -> "RenderableType":
     lines: list[RenderableType] = [Text(printable(head))]
     if status["waiting"]:
         lines.append(Text(f"waiting: {printable(status['waiting'])}", style="bold yellow"))
+    if status.get("lost"):  # older coordinators do not tell
+        lines.append(Text(f"lost: {printable(status['lost'])}", style="bold red"))
     if status["ended"]:
         lines.append(Text(f"ended: {printable(status['ended'])}", style="bold"))
     rows = [_row(member) for member in status["members"]]

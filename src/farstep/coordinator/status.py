@@ -71,6 +71,8 @@ class Status(_Record):
     """What the run waits for before it can go on; None if it does not."""
     ended: str | None
     """Why the run has ended; None while it goes on."""
+    lost: str | None
+    """What became of a run that has no member left; None once there is another."""
     step: int | None
     """Most steps that any member has committed."""
     members: list[MemberStatus]
@@ -95,6 +97,7 @@ def status_of(proposer: Proposer, now_ns: int, *, started_ns: int) -> Status:
             member.name,
         )
     )
+    steps = [proposer.final_step, *(member.step for member in members)]
     return Status(
         run=proposer.config.run,
         run_id=proposer.run_id,
@@ -113,7 +116,8 @@ def status_of(proposer: Proposer, now_ns: int, *, started_ns: int) -> Status:
         ),
         waiting=proposer.waiting,
         ended=proposer.ended,
-        step=max((member.step for member in members if member.step is not None), default=None),
+        lost=proposer.lost,
+        step=max((step for step in steps if step is not None), default=None),
         members=members,
         config=config_fields(proposer.config),
     )

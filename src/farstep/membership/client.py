@@ -40,8 +40,12 @@ ATTEMPTS_MAX = 4
 CLOSE_TIMEOUT_S = 0.5
 """How long a farewell may take."""
 
-REFUSED_WAIT_S = 0.5
-"""After a refusal the next attempt waits so long: what was refused may soon be accepted elsewhere, or later."""
+REFUSED_WAIT_S, REFUSED_WAIT_MAX_S = 0.5, 10.0
+"""After a refusal the next attempt waits so long, as what was refused may soon be accepted elsewhere, or later; and
+longer from the fourth on, as it may never be."""
+
+REFUSALS_QUICK = 3
+"""Refusals that are followed by another attempt at once: the old line of a name that is back takes a second to go."""
 
 LONELY_S = (0.2, 0.4)
 """With a coordinator that sees too few voters a member stays a random time between these before it tries
@@ -84,7 +88,8 @@ class MembershipClient(Desk):
         self._wanted = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._sending = asyncio.Lock()
-        self._last_error = ""
+        self._last_error, self._is_refusal = "", False
+        self._num_refused = 0
         self._last_heard_ns = 0
         self._next_address = 0
         self._num_lonely = 0
@@ -113,6 +118,8 @@ class MembershipClient(Desk):
             self._loop.call_soon_threadsafe(self._wanted.set)
 
     def _line_state(self) -> str:
+        if self._is_refusal:
+            return f"the coordinator at {self._book} refuses it: {self._last_error}"
         cause = f": {self._last_error}" if self._last_error else ""
         return f"no coordinator answers at {self._book}{cause}"
 
@@ -137,7 +144,7 @@ class MembershipClient(Desk):
             try:
                 refused = await self._talk(connection)
             except (ConnectionClosed, OSError) as error:
-                self._last_error = self._describe(error)
+                self._note_error(self._describe(error))
             except Exception:
                 # Whatever it is, a member that says nothing more would be given up: say hello again.
                 _log.exception("%s: the line to the coordinator failed", self.member.name)
@@ -150,9 +157,11 @@ class MembershipClient(Desk):
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(connection.close(code), CLOSE_TIMEOUT_S)
                 connection.transport.abort()  # whatever the other side did not answer
+            self._num_refused = self._num_refused + 1 if refused else 0
             if refused:
                 self._next_address += 1
-                await self._pause(REFUSED_WAIT_S)
+                more = max(0, self._num_refused - REFUSALS_QUICK)
+                await self._pause(min(REFUSED_WAIT_S * 2**more, REFUSED_WAIT_MAX_S))
 
     async def _dial(self) -> ClientConnection | None:
         """Tries addresses in turn until one answers; returns None if this membership is being closed."""
@@ -161,7 +170,7 @@ class MembershipClient(Desk):
             while not self._is_leaving:
                 urls = self._book.urls()
                 if not urls:
-                    self._last_error = "the file names no address"
+                    self._note_error("the file names no address")
                 elif len(attempts) < ATTEMPTS_MAX:
                     url = urls[self._next_address % len(urls)]
                     attempts[asyncio.create_task(self._open(url))] = self._next_address
@@ -174,7 +183,7 @@ class MembershipClient(Desk):
                         self._next_address = attempts.pop(task)  # come back here first
                         return task.result()
                     del attempts[task]
-                    self._last_error = self._describe(error)
+                    self._note_error(self._describe(error))
                 if done or not attempts:
                     await asyncio.sleep(self._core.heartbeat_s)
             return None
@@ -220,8 +229,9 @@ class MembershipClient(Desk):
                 await reader
         error = reader.exception() if reader.done() and not reader.cancelled() else None
         if isinstance(error, ConnectionClosed):
-            self._last_error = self._describe(error)
-            return error.rcvd is not None and error.rcvd.code == wire.CLOSE_REFUSED
+            is_refusal = error.rcvd is not None and error.rcvd.code == wire.CLOSE_REFUSED
+            self._note_error(self._describe(error), is_refusal=is_refusal)
+            return is_refusal
         return False
 
     async def _read(self, connection: ClientConnection) -> None:
@@ -255,7 +265,7 @@ class MembershipClient(Desk):
                     await connection.send(wire.encode(heartbeat))
             await self._flush(connection)
             if now_ns - self._last_heard_ns > self._core.silence_s * 1e9:
-                self._last_error = f"the coordinator was silent for {self._core.silence_s:g} s"
+                self._note_error(f"the coordinator was silent for {self._core.silence_s:g} s")
                 self._next_address += 1
                 return
             if not self._core.is_lonely:
@@ -267,12 +277,15 @@ class MembershipClient(Desk):
                 stay_s = self._draw.uniform(*LONELY_S) * (LONELY_FIRST_FACTOR if is_first else 1)
                 lonely_until_ns = now_ns + round(stay_s * 1e9)
             elif now_ns >= lonely_until_ns and num_addresses > 1:
-                self._last_error = "the coordinator saw too few voters"
+                self._note_error("the coordinator saw too few voters")
                 self._num_lonely += 1
                 self._next_address += 1
                 return
             await self._pause((next_ns - time.monotonic_ns()) / 1e9, reader)
         await self._flush(connection)
+
+    def _note_error(self, text: str, *, is_refusal: bool = False) -> None:
+        self._last_error, self._is_refusal = text, is_refusal
 
     def _describe(self, error: BaseException) -> str:
         return _describe(error, has_certificates=self._context is not None)

@@ -422,6 +422,11 @@ class Proposer(Succession):
             )
         item.ready_step = message.step
 
+    @property
+    def final_step(self) -> int | None:
+        """Steps the run has made in all, once it has ended and if anybody said how many."""
+        return self._final_step
+
     @_handle.register
     def _(self, message: wire.Leave, item: Attendance, now_ns: int) -> None:
         if item.leaving is None:

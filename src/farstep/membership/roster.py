@@ -216,7 +216,7 @@ class Roster:
         if item.member_id in self.dropped:
             return "dropped by the operator"
         if item.link is None and item.absence is Absence.LEFT:
-            return str(item.absence)
+            return f"it left: {item.leaving}" if item.leaving else str(item.absence)
         if item.member_id in self.certified:
             return "its process has exited"
         if item.link is not None:

@@ -70,6 +70,7 @@ class Succession:
         self.generation: Generation | None = None
         self.waiting: str | None = None
         self.ended: str | None = None
+        self.lost: str | None = None
         self.roster = Roster(config)
         self._new_run_id = self._draw_run_id()
         self._complaints = Complaints()
@@ -130,7 +131,7 @@ class Succession:
         self._note_losses(people)
         rule = self._election.rule(self.roster.certified, self.roster.dropped)
         if rule.voters <= rule.certified | rule.dropped:
-            self._drop_run("has no member left that could go on")
+            self._lose_run()
             self._wait_for(None, now_ns)
             return False
         retry = self._complaints.retry_reason(base, self.roster, now_ns)
@@ -278,10 +279,23 @@ class Succession:
         """Whether some member of the run has shown that it takes part in it."""
         return bool(self._confirmed_ids)
 
-    def _drop_run(self, reason: str) -> None:
+    def _lose_run(self) -> None:
+        """Nobody is left who could go on: keeps in mind for people how far it was."""
+        assert self.generation is not None
+        found = (self.roster.get(info.member_id) for info in self.generation.seats)
+        step = max((item.step for item in found if item is not None and item.step is not None), default=None)
+        where = "" if step is None else f", at step {step:,}"
+        lost = (
+            f"{self.generation.run_id} has no member left{where}; a new run begins from the newest checkpoint"
+        )
+        self._drop_run("has no member left that could go on", **({} if step is None else {"step": step}))
+        self.lost = lost
+
+    def _drop_run(self, reason: str, **more: int) -> None:
         """Forgets the run: whoever comes next begins a new one, or brings another."""
         assert self.generation is not None
-        fields = {"run_id": self.generation.run_id, "number": self.generation.number, "reason": reason}
+        run_id, number = self.generation.run_id, self.generation.number
+        fields = {"run_id": run_id, "number": number, "reason": reason, **more}
         self._effects.append(Note("run_dropped", fields))
         self.generation = None
         self._election.set_base(None)
@@ -312,6 +326,7 @@ class Succession:
 
     def _install(self, generation: Generation, now_ns: int) -> None:
         self.generation = generation
+        self.lost = None
         self._forming_since_ns = None
         self._election.set_base(generation)
         self.roster.expect(generation, now_ns)

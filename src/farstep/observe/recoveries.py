@@ -134,6 +134,8 @@ class RunRecoveries:
     num_joined: int = 0
     num_checkpoints: int = 0
     ended: str | None = None
+    lost: str | None = None
+    """Why nobody was left at the end of the log; None if somebody was."""
     num_lines: int = 0
     num_broken: int = 0
 
@@ -181,6 +183,7 @@ class RunRecoveries:
                     if (name := str(line.get("run_id", self.name))) != self.name:
                         self.name = name
                         by_number.clear()  # another run counts anew
+                    self.lost = None
                     self.generations.append(generation)
                     by_number[generation.number] = generation
                     self._answer(pending, generation)
@@ -193,6 +196,8 @@ class RunRecoveries:
                     self.num_checkpoints += 1
                 case "run_ended":
                     self.ended = str(line.get("reason", ""))
+                case "run_dropped":
+                    self.lost = str(line.get("reason", ""))
                 case "member_lost" if str(line.get("member", "")) in leaving:
                     pass  # it said so before
                 case "coordinator_paused" if (_number(line.get("pause_s")) or 0.0) < PAUSE_S_MIN:
@@ -295,7 +300,7 @@ def _note_stall(generation: Generation | None, at_s: float, line: dict[str, Any]
     generation.stalls_ms[member] = took_ms
     generation.trained_on_s = max(generation.trained_on_s or 0.0, at_s)
     if line.get("rolled_forward"):
-        generation.rolled_forward = (*generation.rolled_forward, member)
+        generation.rolled_forward = tuple(dict.fromkeys((*generation.rolled_forward, member)))
 
 
 def _sample(at_s: float, line: dict[str, Any]) -> Sample:

@@ -73,12 +73,20 @@ def _subtitle(run: RunRecoveries) -> str:
 
 def _verdict(run: RunRecoveries) -> str:
     open_ones = [recovery for recovery in run.recoveries if recovery.generation is None]
-    notes = [f"Ended: {run.ended or 'the run is finished'}."] if run.ended is not None else []
+    notes = []
+    if run.ended is not None:
+        notes.append(f"Ended: {run.ended or 'the run is finished'}.")
+    elif run.samples:
+        notes.append(
+            f"The log ends at step {run.samples[-1].step:,}; it does not say that the run has ended."
+        )
     if run.num_broken:
         notes.append(f"{run.num_broken} lines of the log are broken; everything else is shown.")
     if not run.generations:
         return verdict_box(None, "The run had no generation while this log was written.", notes)
     num = len(run.recoveries)
+    if run.lost is not None:
+        return verdict_box(False, f"The run was lost: it {run.lost}.", notes)
     if not num:
         return verdict_box(True, "Nothing failed.", notes)
     what = "1 failure" if num == 1 else f"{num} failures"

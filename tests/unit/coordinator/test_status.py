@@ -56,6 +56,38 @@ def test_every_state_of_a_member():
     assert gone is None or gone.state == "gone"
 
 
+def test_a_run_without_members_is_told_to_be_lost_until_there_is_another():
+    crew = Crew(groups=2)
+    links = [crew.join("a-0"), crew.join("b-0")]
+    crew.pass_time(0.01)
+    for link in links:
+        crew.say(link, wire.Heartbeat(step=1_234))
+    name = status(crew).run_id
+    for link in links:
+        crew.say(link, wire.Leave(reason="preempted"))
+        crew.die(link)
+    crew.pass_time(30)
+    found = status(crew)
+    assert found.generation is None
+    assert (
+        found.lost == f"{name} has no member left, at step 1,234; a new run begins from the newest checkpoint"
+    )
+    for name in ("a-0", "b-0"):
+        crew.join(name)
+    crew.pass_time(1)
+    assert status(crew).generation is not None
+    assert status(crew).lost is None
+
+
+def test_after_the_end_the_step_is_the_last_one():
+    crew = Crew(groups=1)
+    link = crew.join("a-0")
+    crew.pass_time(0.01)
+    crew.say(link, wire.Heartbeat(step=190))
+    crew.say(link, wire.Leave(reason="the run is finished", finished=True, step=192))
+    assert status(crew).step == 192
+
+
 def test_a_training_thread_that_is_stuck_is_told():
     crew = Crew(groups=2)
     links = [crew.join("a-0"), crew.join("b-0")]

@@ -108,6 +108,22 @@ def test_late_reports_leavers_and_short_pauses_are_no_failures(tmp_path):
     assert run.trouble == [(13, "", "coordinator_paused", "pause_s 3.5")]
 
 
+def test_a_run_that_lost_its_last_member_did_not_go_on(tmp_path):
+    lost = line(31, "run_dropped", run_id="job/0a1b", number=3, reason="has no member left that could go on")
+    run = RunRecoveries.read(written(tmp_path, [*STORY, lost]))
+    page = Page(recovery_report_html(run))
+    assert "The run was lost: it has no member left that could go on." in page.text
+    assert "The log ends at step 400; it does not say that the run has ended." in page.text
+    again = [*STORY, lost, {**generation(40, 1, ["a-0"]), "run_id": "job/ffff"}]
+    assert RunRecoveries.read(written(tmp_path, again)).lost is None
+
+
+def test_ranks_of_a_group_are_named_once(tmp_path):
+    told = [item for item in STORY if item["kind"] == "regroup" and item.get("rolled_forward")]
+    run = RunRecoveries.read(written(tmp_path, [*STORY, *told]))
+    assert run.generations[1].rolled_forward == ("b-0",)
+
+
 def test_what_was_not_answered_is_open(tmp_path):
     story = [*STORY[:6], line(10, "member_lost", "c-0", cause="silent"), line(11, "heal_start", "b-0")]
     run = RunRecoveries.read(written(tmp_path, story))

@@ -73,15 +73,17 @@ function showStatus() {
     ? `generation ${generation.number}: ${generation.reason || "no reason given"}`
     : "no generation yet";
   const banner = byId("banner");
-  const text = status.ended ? `The run has ended: ${status.ended}` : status.waiting ? `Waiting: ${status.waiting}` : "";
+  const text = status.ended ? `The run has ended: ${status.ended}` : status.lost ? `Lost: ${status.lost}.`
+    : status.waiting ? `Waiting: ${status.waiting}` : "";
   banner.textContent = text;
   banner.hidden = !text;
-  banner.className = `banner ${status.ended ? "good" : ""}`;
+  banner.className = `banner ${status.ended ? "good" : status.lost ? "bad" : ""}`;
   const training = members.filter((member) => member.state === "training");
+  const wanted = Math.max(status.config.groups ?? status.config.min_groups, generation ? generation.seats.length : 0);
   const slowest = worst(training, "step_max_ns");
   const facts = [
     ["Step", number(status.step)],
-    ["Training", `${training.length}${generation ? ` of ${generation.seats.length}` : ""}`],
+    ["Training", `${training.length} of ${wanted}`],
     ["Spares", String(members.filter((member) => member.state === "spare").length)],
     ["Step P50", withUnit(worst(training, "step_p50_ns"))],
     ["Step P99", withUnit(worst(training, "step_p99_ns"))],
@@ -242,9 +244,23 @@ const sentence = (line) => Object.entries(line).filter(([key, value]) => !HIDDEN
 function showFailures() {
   const rows = [];
   let open = [];
+  let numbers = new Set(); // generations of the run
+  let run = null;
   for (const line of events) {
-    if (["member_lost", "failure_report", "step_failed", "evict"].includes(line.kind)) open.push(line);
-    else if (line.kind === "generation" && open.length) {
+    if (line.kind === "generation" && line.run_id !== run) {
+      run = line.run_id;
+      numbers = new Set();
+    }
+    if (line.kind === "generation") numbers.add(line.number);
+    if (line.kind === "run_dropped") {
+      rows.push([clock(line.wall), `${line.run_id} ${line.reason}`, "it has to start from its newest checkpoint", ""]);
+      open = [];
+    } else if (numbers.has(line.generation + 1)) continue; // a member tells late of what was answered already
+    else if (["member_lost", "failure_report", "step_failed", "evict"].includes(line.kind)) open.push(line);
+    else if (line.kind === "generation") {
+      // A planned one answers losses, but not reports that came too late to be told apart.
+      if (!line.urgent) open = open.filter((cause) => cause.kind === "member_lost" || cause.kind === "evict");
+      if (!open.length) continue;
       const causes = [...new Set(open.map((cause) => `${cause.member || "?"}: ${cause.cause || cause.reason || cause.kind}`))];
       rows.push([clock(open[0].wall), causes.join("; "), `generation ${line.number}: ${(line.changes || []).join("; ")}`, number(line.took_ms, 1)]);
       open = [];
