@@ -241,6 +241,17 @@ void check_gates_and_base_rtt() {
     CHECK(Nscc(capped).max_cwnd_bytes() == 50'000, "an explicit ceiling holds");
 }
 
+// Each of many connections has a small share of a large window in flight, below what the receiver answers by itself.
+void check_shared_window() {
+    NsccConfig c = known(100, 12'000);
+    Nscc n(c);
+    CHECK(!n.wants_ack(), "one connection has all of the window");
+    n.set_sharers(static_cast<uint32_t>(n.cwnd_bytes() / c.ack_threshold_bytes) + 1);
+    CHECK(n.wants_ack(), "a share of the window is small");
+    n.set_sharers(1);
+    CHECK(!n.wants_ack(), "the others have left");
+}
+
 // Anything may happen in any order; accounting and bounds hold.
 void check_random_operations(uint64_t seed) {
     CounterRng rng(seed);
@@ -514,6 +525,7 @@ int main(int argc, char** argv) {
     check_quick_adapt();
     check_receiver_penalty();
     check_gates_and_base_rtt();
+    check_shared_window();
     for (uint64_t i = 0; i < iterations && g_failures == 0; ++i) {
         check_random_operations(seed + i);
         if (g_failures > 0) std::fprintf(stderr, "in iteration %llu (seed %llu)\n", (unsigned long long)i, (unsigned long long)(seed + i));

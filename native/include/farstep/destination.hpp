@@ -61,7 +61,9 @@ public:
     }
     /// A connection left; true if others remain.
     bool leave(Destination& d) noexcept {
-        if (--d.connections) return true;
+        --d.connections;
+        d.cc.set_sharers(d.connections);
+        if (d.connections) return true;
         d.port_update_deadline_ns = kNever;
         d.owes_port_update = d.owes_port_answer = false;
         return false;
@@ -77,6 +79,7 @@ private:
     };
     static Destination& joined(Destination& d) noexcept {
         ++d.connections;
+        d.cc.set_sharers(d.connections);
         return d;
     }
     uint32_t capacity_, size_ = 0;

@@ -79,10 +79,12 @@ public:
         if (learns()) learner_->on_send(now, inflight_, bytes, cwnd_);
     }
 
-    // The header bit that asks the receiver for an acknowledgement: the window is about to close, or is small.
+    // Connections that share the window. The receiver counts bytes per connection until it answers.
+    void set_sharers(uint32_t connections) noexcept { sharers_ = connections; }
+    // The header bit that asks the receiver for an acknowledgement: the window is about to close, or a share of it is small.
     bool wants_ack() const noexcept {
         const auto window = static_cast<int64_t>(cwnd_);
-        return window - inflight_ < config_->mtu_bytes || window < static_cast<int64_t>(config_->ack_threshold_bytes);
+        return window - inflight_ < config_->mtu_bytes || window < static_cast<int64_t>(config_->ack_threshold_bytes * sharers_);
     }
 
     void on_sack(uint64_t now, uint32_t newly, bool ecn, bool rtt_valid, uint64_t rtt_ns) noexcept {
@@ -368,6 +370,7 @@ private:
     // What every packet touches comes first, then what every acknowledgement does.
     int64_t inflight_ = 0;      // signed: a late report may take it below zero for a moment
     double cwnd_ = 0;
+    uint32_t sharers_ = 1;
     bool rate_known_, rtt_known_;
     bool fast_on_ = false, decreased_ = false, trigger_qa_ = false;
     const NsccConfig* config_;
