@@ -165,3 +165,18 @@ def test_udp_works_over_the_same_fabric(lab: FabricLab) -> None:
     with joined(lab, SOURCE, DESTINATION, path_mode="udp") as (a, b):
         assert a.offer["mode"] == "udp"
         send(a, b)
+
+
+def test_perf_finds_its_ports_in_the_lab(lab: FabricLab, plan: AddressPlan) -> None:
+    perf = [sys.executable, "-m", "farstep", "perf"]
+    server = lab.popen(DESTINATION, [*perf, "server", "--one-off"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline().startswith("listening at ")
+    host = str(plan.host_address(DESTINATION))
+    done = lab.run(SOURCE, [*perf, "client", host, "-n", "4M", "--json"])
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["path_mode"] == "srv6"
+    assert [plane["paths"] for plane in report["planes"]] == [2, 2]
+    assert report["peer"]["total"]["received_bytes"] == 4 << 20
+    assert "received 4.19 MB" in server.communicate(timeout=WAIT_S)[0]

@@ -57,6 +57,8 @@ app = typer.Typer(
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _GOODPUT_SIZE_BYTES = 1 << 20
 _LATENCY_SIZE_BYTES = 64
+_IN_FLIGHT_BYTES = 4 << 20
+_DEPTH_MIN, _DEPTH_MAX = 4, 256
 
 
 @app.command()
@@ -114,7 +116,7 @@ def client(
     total: Total = None,
     size: Size = None,
     connections: Connections = 1,
-    depth: Depth = 16,
+    depth: Depth = None,
     latency: Latency = False,
     reverse: Reverse = False,
     bidir: Bidir = False,
@@ -141,11 +143,13 @@ def client(
     if total is not None and time_s is not None:
         raise CommandError("--bytes and --time: one of the two says how long it takes", status=USAGE)
     size_bytes = _LATENCY_SIZE_BYTES if latency else _GOODPUT_SIZE_BYTES
+    if size is not None:
+        size_bytes = _bytes("--size", size)
     plan = _plan(
         measure="latency" if latency else "goodput",
         direction="reverse" if reverse else "both" if bidir else "forward",
-        size_bytes=size_bytes if size is None else _bytes("--size", size),
-        depth=depth,
+        size_bytes=size_bytes,
+        depth=_depth(size_bytes) if depth is None else depth,
         connections=connections,
         planes=planes,
         time_s=None if total is not None else 10.0 if time_s is None else time_s,
@@ -268,6 +272,11 @@ def _host_of(bind: list[str] | None) -> str:
     from farstep.engine.profile import split_address
 
     return split_address(bind[0])[0] if bind else ""
+
+
+def _depth(size_bytes: int) -> int:
+    """Writes in flight that keep a long line busy, and are soon through when the time is over."""
+    return max(_DEPTH_MIN, min(_DEPTH_MAX, _IN_FLIGHT_BYTES // max(1, size_bytes)))
 
 
 def _bytes(option: str, text: str) -> int:

@@ -72,7 +72,15 @@ Size = Annotated[
     typer.Option("--size", "-l", metavar="N[KMG]", help="Bytes of one write; default: 1M, latency 64."),
 ]
 Connections = Annotated[int, typer.Option("--connections", "-P", min=1, help="Connections at the same time.")]
-Depth = Annotated[int, typer.Option("--depth", "-q", min=1, help="Writes in flight on each connection.")]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth",
+        "-q",
+        min=1,
+        help="Writes in flight on each connection; default: those that hold 4M, 4 to 256.",
+    ),
+]
 Latency = Annotated[
     bool, typer.Option("--latency", "-L", help="Measure the time of one write, there and back.")
 ]

@@ -144,12 +144,15 @@ class _Measurement:
         end.start()
         self._watch()
         cause = end.cause
+        # Both ends stop at once, and count what was under way until it is through.
+        with contextlib.suppress(PerfError):
+            channel.send(stop=True)
         over_s = end.stop()
         if plan.server_sends:
             over_s = time.monotonic()
         last = end.samples()
         with contextlib.suppress(PerfError):
-            channel.send(stop=True)
+            channel.send(over=True)
         processor_ns = end.processor_ns() - self.base_processor_ns
         result = end.result(self.base, last, over_s - self.base_s, processor_ns, self.base_pings)
         return self._with_peer(result, cause)

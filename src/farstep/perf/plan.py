@@ -48,7 +48,7 @@ class PerfPlan:
     measure: Measure = "goodput"
     direction: Direction = "forward"
     size_bytes: int = 1 << 20
-    depth: int = 16
+    depth: int = 4
     connections: int = 1
     planes: int = 1
     time_s: float | None = 10.0

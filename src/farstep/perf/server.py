@@ -156,7 +156,9 @@ class PerfServer:
             end.start()
             self._watch(channel, plan, end, began_s)
             over_s = end.stop()
-            if not plan.server_sends:
+            if not end.cause:
+                channel.receive(ANSWER_S)
+            if plan.client_sends:
                 over_s = time.monotonic()
             result = end.result(first, end.samples(), over_s - began_s, end.processor_ns() - processor_ns)
             with contextlib.suppress(PerfError):

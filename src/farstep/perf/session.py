@@ -43,8 +43,8 @@ class EndSetup:
     """What is an end's own affair.
 
     Attributes:
-        binds: addresses of its ports, one per plane; a single one serves all. Empty: those of the fabric this process runs in, or else the
-            address of the control channel.
+        binds: addresses of its ports, one per plane; a single one serves all. Empty: those of the fabric this process
+            runs in, or else the address of the control channel.
         rate_mbps: of each port, in 10^6 bit/s; None: learned.
         security: who it is and what protection it asks for.
     """
