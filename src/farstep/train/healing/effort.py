@@ -18,6 +18,8 @@ SURE = 2.0
 STEPS_PER_TAKEOVER = 3
 TELLING_STEPS = 8
 """Steps during which state was sent that tell what that costs."""
+TELLING_GRADIENTS = 0.5
+"""As much of the state, in gradients, tells what sending costs."""
 TAKEOVER_PART = 0.1
 """Of the time a newcomer has tried to get ready, so much may all wait for it."""
 
@@ -51,6 +53,9 @@ class Effort:
         dear_since_s: since when that is too much; nan before the first look.
         rest_at_s: when to let the others have some steps to themselves, so that they know how long those are.
         rest_after_s: pause between two such rests.
+        first: what a source said soon after state began to arrive.
+        first_bytes: how much had arrived by then.
+        newest: what a source said last.
     """
 
     since_s: float
@@ -60,6 +65,26 @@ class Effort:
     dear_since_s: float = math.nan
     rest_at_s: float = math.inf
     rest_after_s: float = 0.0
+    first: Status | None = None
+    first_bytes: int = 0
+    newest: Status | None = None
+
+    def note_pulled(self, status: Status, pulled_bytes: int) -> None:
+        """Takes what a source says while state is pulled, and so much of it arrived.
+
+        What it cost to copy and hash the state before says nothing about following. So everything counts from the
+        second message on: the first may be older than the first chunk.
+        """
+        if self.newest is not None and status is not self.newest:
+            if self.first is None:
+                self.first, self.first_bytes = status, pulled_bytes
+            since = status._replace(
+                excess_ns=status.excess_ns - self.first.excess_ns,
+                own_ns=status.own_ns - self.first.own_ns,
+                num_steps=status.num_steps - self.first.num_steps,
+            )
+            self.cost = following_cost(since, pulled_bytes - self.first_bytes)
+        self.newest = status
 
     def is_too_dear(self, now: Progress, bound: float) -> bool:
         """Whether to doze from now on.
@@ -89,10 +114,10 @@ class Effort:
 
 
 def following_cost(status: Status, pulled_bytes: int) -> float:
-    """What following will cost the others, told while the state is pulled: more than by then known is not needed.
+    """What following will cost the others, told while the state is pulled.
 
     A gradient a step costs each step what so many bytes of state have cost on the average, besides the copies made of
-    each gradient.
+    each gradient. As long as hardly anything has arrived only what keeping gradients costs is known, a part of it.
 
     Args:
         status: of a source.
@@ -101,10 +126,11 @@ def following_cost(status: Status, pulled_bytes: int) -> float:
     Returns:
         By how much steps become longer, as a fraction; 0 as long as too little is known to tell.
     """
-    is_known = status.num_steps >= TELLING_STEPS and pulled_bytes and status.gradient_bytes
-    if not is_known or not status.step_time_ns:
+    if status.num_steps < TELLING_STEPS or not status.gradient_bytes or not status.step_time_ns:
         return 0.0
-    streaming_ns = max(status.excess_ns - status.own_ns, 0) / pulled_bytes * status.gradient_bytes
+    others_ns = max(status.excess_ns - status.own_ns, 0)
+    num_gradients = pulled_bytes / status.gradient_bytes
+    streaming_ns = others_ns / (num_gradients if num_gradients >= TELLING_GRADIENTS else status.num_steps)
     return (status.own_ns / status.num_steps + streaming_ns) / status.step_time_ns
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from farstep.collectives.transport import Endpoint
 from farstep.train.healing.crew import Crew, Membership
-from farstep.train.healing.effort import SURE, Effort, Progress, following_cost, patience_s
+from farstep.train.healing.effort import SURE, Effort, Progress, patience_s
 from farstep.train.healing.errors import HealingError
 from farstep.train.healing.feed import GradientFeed
 from farstep.train.healing.letters import ANSWER_KIND, OPEN_KIND, LetterStore, letter, letter_of
@@ -434,7 +434,7 @@ class Healing:
             status = crew.dearest()
         if status is None or status.is_standing:
             return False
-        self._effort.cost = following_cost(status, pull.num_bytes_held)
+        self._effort.note_pulled(status, pull.num_bytes_held)
         return self._effort.cost > SURE * bound
 
     def _lose_touch(self, crew: Crew, feed: GradientFeed) -> None:

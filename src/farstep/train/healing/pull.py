@@ -84,6 +84,7 @@ class ImagePull:
         self._changed = crew.changed
         self._is_cancelled = is_cancelled
         self._is_futile = is_futile
+        self._num_asking = 0
         self.was_futile = False
         self._image: StateImage | None = None
         self._have: set[int] = set()
@@ -173,6 +174,9 @@ class ImagePull:
         Args:
             patience: factor by which the boundary is moved into the future.
         """
+        self._crew.refresh(
+            REFRESH_S
+        )  # also waits for lines to be opened, which says nothing about round trips
         delay_s = self._crew.refresh(REFRESH_S)
         with self._changed:
             sources = self._crew.alive()
@@ -319,25 +323,30 @@ class ImagePull:
                 if self._is_cancelled() or not any(source.is_alive for source in self._members):
                     self._wanted.clear()
                     return None
-                if self._is_futile():
-                    self.was_futile = True
-                    self._drain()
-                    return None
-                self._changed.wait(WAIT_S)
+                self.was_futile = self._is_futile()
+                if not self.was_futile:
+                    self._changed.wait(WAIT_S)
                 returned = [source for source in self._crew.alive() if self._holds(source, image)]
                 for source in returned:
                     self._invited.add(source)
                     source.on_offer = self._offer_handler(source)
                 welcome = [offer.source for offer in self._offers if self._is_welcome(offer, image)]
                 self._members.update(welcome)
+            if self.was_futile:
+                self._drain()
+                return None
             for source in returned:
                 self._crew.ask(source, Wish.SNAPSHOT, MANIFEST_SLOT, image.manifest.step)
             for source in welcome:
                 self._feed(source, image)
 
     def _drain(self) -> None:
-        """Asks for nothing more and waits for what is under way; called with the lock held."""
-        self._wanted.clear()
+        """Asks for nothing more and waits for what is under way."""
+        with self._changed:
+            self._wanted.clear()
+            # What is asked for after the sources were told to rest would be refused.
+            self._changed.wait_for(lambda: not self._num_asking)
+        self._crew.rest()
         most = self._crew.settings.chunks_in_flight
 
         def is_quiet() -> bool:
@@ -345,9 +354,9 @@ class ImagePull:
                 len(source.free_slots) >= most for source in self._members if source.is_alive
             )
 
-        while not is_quiet():
-            self._wanted.clear()  # a chunk that was lost is wanted again
-            self._changed.wait(WAIT_S)
+        with self._changed:
+            while not is_quiet():
+                self._changed.wait(WAIT_S)
 
     def _holds(self, source: Source, image: StateImage) -> bool:
         """Whether a source that takes no part, perhaps after its line broke, still has the snapshot."""
@@ -366,10 +375,16 @@ class ImagePull:
                 if not (is_current and self._wanted and source.free_slots):
                     return
                 index, slot = self._wanted.popleft(), source.free_slots.pop()
+                self._num_asking += 1
                 source.on_answer[slot] = lambda answer: self._crew.ban(
                     source, f"{source.member_id} refused a chunk it had offered"
                 )
-            self._ask_chunk(source, image, index, slot)
+            try:
+                self._ask_chunk(source, image, index, slot)
+            finally:
+                with self._changed:
+                    self._num_asking -= 1
+                    self._changed.notify_all()
 
     def _ask_chunk(self, source: Source, image: StateImage, index: int, slot: int) -> None:
         start, stop = image.manifest.chunk(index)
@@ -394,7 +409,8 @@ class ImagePull:
                 report.num_fetched += 1
                 report.chunks_by_source[source.member_id] += 1
             else:
-                self._wanted.appendleft(index)
+                if not self.was_futile:
+                    self._wanted.appendleft(index)
                 report.num_lost += error is not None
                 report.num_rejected += error is None
             self._changed.notify_all()

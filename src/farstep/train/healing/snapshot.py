@@ -22,6 +22,10 @@ SPARE_BUFFERS = 2
 """Buffers held ready for the next gradients: the first use of new memory costs ten times the copy."""
 
 
+FREE_AT_ONCE_BYTES = 16 << 20
+FREE_PAUSE_S, FREE_NICENESS = 0.01, 10
+
+
 class StateAdapter(Protocol):
     """What healing needs of a trainer. Called by the thread that trains, or while that thread stands still."""
 
@@ -132,6 +136,23 @@ class _Buffers:
             self.give_back(buffer)
 
 
+def free_slowly(buffers: list[np.ndarray[Any, Any]]) -> None:
+    """Gives memory back to the system bit by bit, in a thread of its own.
+
+    While the system takes back a lot of it at once, no other thread of the process gets any.
+    """
+    if sum(buffer.nbytes for buffer in buffers) < FREE_AT_ONCE_BYTES:
+        return
+
+    def run() -> None:
+        lower_priority(FREE_NICENESS)
+        while buffers:
+            buffers.pop()
+            time.sleep(FREE_PAUSE_S)
+
+    threading.Thread(target=run, name="farstep-heal-free", daemon=True).start()
+
+
 class GradientLog:
     """The gradients of the last steps, in memory that is bounded. Not thread-safe: its owner locks.
 
@@ -188,6 +209,7 @@ class GradientLog:
 
     def clear(self) -> None:
         """Drops everything and frees the memory."""
+        free_slowly([entry.buffer for entry in self._entries.values()])
         self._entries.clear()
         self._pool.clear()
         self._bytes = 0
@@ -259,7 +281,7 @@ class SnapshotStore:
         if not self._needs:
             return
         with self.changed:
-            if self._needs:
+            if self._needs and meta["step"] >= min(self._needs.values()):
                 self._log.append(meta["step"], flats, meta)
                 self._trim()
                 self.notify()

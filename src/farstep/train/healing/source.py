@@ -263,7 +263,9 @@ class _Session:
             for other in self._waiting:  # every wish is answered, or its slot would be lost to the receiver
                 if other.wish is Wish.GRADIENT:
                     line.answer(Answer(Outcome.GONE, other.slot, other.step, 0, 0))
-            self._waiting = [other for other in self._waiting if other.wish is not Wish.GRADIENT]
+                elif other.wish is Wish.CHUNK:  # a few, so that what they need can go
+                    self._send_chunk(line, other)
+            self._waiting = [other for other in self._waiting if other.wish is Wish.SNAPSHOT]
             self._snapshots.clear()
             self._kept.release(self)
         else:
@@ -298,13 +300,17 @@ class _Session:
         return True
 
     def _try_chunk(self, line: Line, request: Request) -> bool:
+        if self._wait_ns(request) > 0:
+            return False
+        self._send_chunk(line, request)
+        return True
+
+    def _send_chunk(self, line: Line, request: Request) -> None:
         snapshot = self._snapshots.get(request.step)
         image = snapshot.image if snapshot is not None else None
         if image is None or request.chunk >= image.manifest.num_chunks:
             line.answer(Answer(Outcome.REFUSED, request.slot, request.step, 0, 0))
-            return True
-        if self._wait_ns(request) > 0:
-            return False
+            return
         start, stop = image.manifest.chunk(request.chunk)
         self._service._pacer.spend(stop - start)
         self._service.served.chunks += 1
@@ -317,7 +323,6 @@ class _Session:
                 self._rate_bytes_per_s = max(self._rate_bytes_per_s, rate)
 
         line.send(image.buffer[start:stop], request.slot, on_arrival)
-        return True
 
     def _try_gradient(self, line: Line, request: Request) -> bool:
         entry, may_come = self._kept.gradient(request.step, lambda: self._wait_ns(request) == 0)

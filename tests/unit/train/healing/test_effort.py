@@ -68,11 +68,29 @@ def test_following_costs_what_so_many_bytes_of_state_cost() -> None:
     assert following_cost(copies, 20_000_000) == pytest.approx(0.1)
 
 
+def test_what_keeping_gradients_costs_is_known_before_anything_has_arrived() -> None:
+    # Ten steps became longer by 10 ms each, and hardly anything was sent meanwhile.
+    assert following_cost(status(excess_ns=100_000_000), 0) == pytest.approx(0.2)
+    assert following_cost(status(excess_ns=100_000_000), 1_000_000) == pytest.approx(0.2)
+
+
+def test_what_the_copy_has_cost_says_nothing_about_following() -> None:
+    effort = Effort(0.0)
+    copied = status(excess_ns=900_000_000, own_ns=300_000_000, num_steps=12)
+    for told in (status(num_steps=0), copied):
+        effort.note_pulled(told, 0)
+        assert effort.cost == 0.0
+    later = status(excess_ns=950_000_000, own_ns=300_000_000, num_steps=22)
+    effort.note_pulled(later, 20_000_000)
+    assert effort.cost == pytest.approx(0.5)
+    effort.note_pulled(later, 30_000_000)
+    assert effort.cost == pytest.approx(0.5), "heard once, counted once"
+
+
 @pytest.mark.parametrize("missing", ["step_time_ns", "gradient_bytes", "num_steps"])
 def test_nothing_is_told_before_enough_is_known(missing: str) -> None:
     told = {"excess_ns": 50_000_000, missing: 0}
     assert following_cost(status(**told), 20_000_000) == 0.0
-    assert following_cost(status(excess_ns=50_000_000), 0) == 0.0
 
 
 @given(st.floats(0.1, 1e5), st.floats(0.0, 100.0), st.floats(0.1, 100.0))

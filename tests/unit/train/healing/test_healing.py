@@ -485,9 +485,7 @@ def test_whom_all_wait_for_neither_dozes_nor_rests(
 
 
 def test_a_pull_that_shows_that_following_is_too_dear_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "farstep.train.healing.facade.following_cost", lambda status, held: 9.0 if held > 100_000 else 0.0
-    )
+    monkeypatch.setattr("farstep.train.healing.effort.following_cost", lambda since, pulled_bytes: 9.0)
     with Fleet(2, settings=replace(DOZING, doze_s=1e6, rate_mbps=10.0)) as fleet:
         spare = fleet.join("s-0")
         wait_until(lambda: spare.is_ready)
