@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,9 @@ from farstep.collectives.vector import allocate_pages
 from farstep.engine import Endpoint, EngineError, PortConfig
 from farstep.train.healing import Healing, HealingSettings, state_digest
 from farstep.train.healing.letters import LetterStore
+
+BURN_PERIOD_S = 0.02
+BURN_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,8 @@ class PipeMembership:
         self._callbacks.append(callback)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Reports an event."""
-        self.send("event", kind, time.monotonic(), fields)
+        """Reports an event, with the processor time this process has used until then."""
+        self.send("event", kind, time.monotonic(), {**fields, "cpu_s": time.process_time()})
 
     def announce_ready(self, step: int | None) -> None:
         """Reports that the state is complete."""
@@ -161,9 +165,16 @@ def busy(duration_s: float) -> None:
 
 
 def seat(
-    name: str, pipe: Connection, numel: int, compute_s: float, is_busy: bool, settings: HealingSettings
+    name: str,
+    pipe: Connection,
+    numel: int,
+    compute_s: float,
+    is_busy: bool,
+    settings: HealingSettings,
+    core: int | None,
 ) -> None:
     """Trains until it is told after which step to stop, reporting every step."""
+    use_core(core)
     membership = PipeMembership(name, pipe)
     endpoint = Endpoint([PortConfig()], name=name)
     model = Model(numel)
@@ -229,8 +240,27 @@ def align(communicator: Communicator, model: Model, flat: Tensor, healing: Heali
         commit(model, flat, healing)
 
 
-def newcomer(name: str, pipe: Connection, numel: int, settings: HealingSettings) -> None:
-    """Waits for the order to heal, then follows until told to stop."""
+def use_core(core: int | None) -> None:
+    """Keeps this process on one processor core; None: wherever there is room."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def burn(share: float, duration_s: float) -> None:
+    """Uses a share of one core, moving memory as one does that receives a state, and sends and receives nothing."""
+    source = torch.ones(1 << 20)
+    target = torch.empty_like(source)
+    end_s = time.monotonic() + duration_s
+    while (now_s := time.monotonic()) < end_s:
+        used_s = time.process_time()
+        while time.process_time() - used_s < share * BURN_PERIOD_S:
+            target.copy_(source)
+        time.sleep(max(0.0, now_s + BURN_PERIOD_S - time.monotonic()))
+
+
+def newcomer(name: str, pipe: Connection, numel: int, settings: HealingSettings, core: int | None) -> None:
+    """Waits for the order to heal, then follows until told to stop; ordered to burn, it does that and ends."""
+    use_core(core)
     membership = PipeMembership(name, pipe)
     model = Model(numel)
     endpoint = Endpoint([PortConfig()], name=name)
@@ -240,6 +270,10 @@ def newcomer(name: str, pipe: Connection, numel: int, settings: HealingSettings)
     membership.send("up")
     while not membership.orders:
         time.sleep(0.01)
+    if isinstance(membership.orders[0], float):
+        burn(membership.orders[0], BURN_S)
+        membership.send("end")
+        return
     healing.follow(lambda: len(membership.orders) > 1)
     target = membership.orders[1]
     if target is not None and not healing.catch_up(target, timeout_s=60):
@@ -261,10 +295,17 @@ class Job:
         compute_s: of a step, besides all-reduce and optimizer.
         is_busy: whether that time is spent computing, or waiting as for an accelerator.
         settings: of healing.
+        is_apart: whether the newcomer has a core that no seat uses; all seats share another one.
     """
 
     def __init__(
-        self, num_seats: int, numel: int, compute_s: float, is_busy: bool, settings: HealingSettings
+        self,
+        num_seats: int,
+        numel: int,
+        compute_s: float,
+        is_busy: bool,
+        settings: HealingSettings,
+        is_apart: bool = False,
     ) -> None:
         Model(8).apply_reduced(
             [torch.zeros(8)], {}
@@ -280,8 +321,10 @@ class Job:
         self.is_up = False
         self._number = 0
         self.names = [f"a-{i}" for i in range(num_seats)]
-        arguments: dict[str, Any] = dict.fromkeys(self.names, (seat, (numel, compute_s, is_busy, settings)))
-        arguments["late"] = (newcomer, (numel, settings))
+        cores = sorted(os.sched_getaffinity(0)) if is_apart else [None, None]
+        of_seats = (numel, compute_s, is_busy, settings, cores[0])
+        arguments: dict[str, Any] = dict.fromkeys(self.names, (seat, of_seats))
+        arguments["late"] = (newcomer, (numel, settings, cores[1]))
         for name, (target, more) in arguments.items():
             ours, theirs = context.Pipe()
             process = context.Process(target=target, args=(name, theirs, *more), daemon=True)
