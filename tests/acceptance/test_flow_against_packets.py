@@ -309,4 +309,4 @@ def test_both_levels_agree_on_what_lossy_links_cost(percent: float) -> None:
     assert (flows > 5e6).sum() == pytest.approx((packets > 5e6).sum(), rel=0.25, abs=2)
     for name in ("dropped", "retransmitted"):
         one, other = (sum(int(getattr(run, name).sum()) for run in runs[level]) for level in runs)
-        assert other == pytest.approx(one, rel=0.2)
+        assert other == pytest.approx(one, rel=0.3)  # of 300 losses at 0.1 %, drawn

@@ -47,8 +47,15 @@ def test_a_result_names_its_limits(workload, transport, told):
 
 def test_faults_are_a_limit_of_what_waits_for_timeouts():
     assert limits_of("mrc", has_faults=True) == []
-    (text,) = limits_of("roce", has_faults=True)
-    assert text.startswith("faults: ")
+    told = {
+        name: [text for text in limits_of(name, has_faults=True) if text.startswith("faults: ")]
+        for name in ("roce", "tcp", "uet-reps", "ndp")
+    }
+    assert all(len(texts) == 1 for texts in told.values())
+    assert "nobody waits for timeouts" in told["uet-reps"][0]
+    assert told["uet-reps"] == told["ndp"]
+    assert "who waits for a timer" in told["roce"][0]
+    assert "who waits for a timer" in told["tcp"][0]
 
 
 def test_packets_have_none():
@@ -69,7 +76,7 @@ def test_the_page_says_of_every_limit_what_the_result_says():
         for fabric in fabrics
         for text in limits_of(name, kinds, flow_bytes=size, has_faults=True, topology=fabric)
     }
-    assert len(texts) == 12
+    assert len(texts) == 14
     for text in texts:
         what = text.partition(":")[0]
         assert re.search(rf"\*\*{what}\.?\*\*", page, re.IGNORECASE), f"the page lacks {what!r}"
