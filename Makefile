@@ -5,6 +5,7 @@
 #   make demo ARGS="--steps 100"       arguments for `farstep train`
 #   make test ARGS="-k wire -x"        arguments for pytest
 #   make bench BENCH=allreduce         the benchmarks whose name contains it
+#   make fuzz ARGS="--seconds 3600"    an hour for each target
 
 PYTHON ?= python3
 # make presets CXX to g++, which need not be there; c++ is whichever compiler the system prefers.
@@ -25,7 +26,7 @@ READY   := $(STAMP)/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint bench docs wheel clean
+.PHONY: help demo test test-slow fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,9 @@ test-slow: $(READY) ## run the longer suites: many seeds, the whole demo, networ
 
 test-soak: $(READY) ## hurt whole jobs hundreds of times; most of an hour
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+fuzz: $(READY) ## look for packets that break something, ten minutes a target; ARGS="--seconds 3600" for longer
+	$(BIN)/python tools/fuzz.py $(ARGS)
 
 lint: $(READY) ## check style, types, what imports what, and tidiness
 	@failed=; for check in "ruff check ." "ruff format --check ." "lint-imports --no-cache" mypy "python tools/tidy.py"; do \

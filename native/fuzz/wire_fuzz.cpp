@@ -52,7 +52,7 @@ std::vector<uint8_t> random_bytes(SplitMix& rng, size_t bytes) {
 }
 
 // A packet that decode accepts, most of the time: random header bytes made consistent.
-std::vector<uint8_t> plausible(SplitMix& rng) {
+[[maybe_unused]] std::vector<uint8_t> plausible(SplitMix& rng) {
     const w::Opcode op = kOpcodes[rng.below(std::size(kOpcodes))];
     w::Packet p;
     p.bth.opcode = op;
@@ -91,7 +91,7 @@ std::vector<uint8_t> plausible(SplitMix& rng) {
     return out;
 }
 
-void damage(SplitMix& rng, std::vector<uint8_t>& data) {
+[[maybe_unused]] void damage(SplitMix& rng, std::vector<uint8_t>& data) {
     for (uint64_t n = rng.below(4); n && !data.empty(); --n) {
         const size_t at = rng.below(data.size());
         switch (rng.below(6)) {
@@ -152,6 +152,15 @@ void feed(const std::vector<uint8_t>& input) {
 
 }  // namespace
 
+#ifdef FARSTEP_LIBFUZZER
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+    feed(std::vector<uint8_t>(data, data + bytes));
+    return 0;
+}
+
+#else
+
 int main(int argc, char** argv) {
     if (argc > 1) seed = std::strtoull(argv[1], nullptr, 10);
     if (argc > 2) iterations = std::strtoull(argv[2], nullptr, 10);
@@ -176,3 +185,5 @@ int main(int argc, char** argv) {
     }
     return 0;
 }
+
+#endif

@@ -30,8 +30,9 @@ SEEDS = [1, 20_260]
 DEFAULT_ITERATIONS = 2_000
 ITERATIONS = {"wire_fuzz": 500_000, "crc32_test": 1_000}
 RUN_TIMEOUT_S = 90
-SLOW = ("sim_",)
-"""Drivers that take long to compile: the simulator's, whose engine others of the default suite run too."""
+SLOW = ("sim_", "endpoint_fuzz", "protection_fuzz")
+"""Drivers that take long to compile: the simulator's, whose engine others of the default suite run too, and targets of
+`make fuzz`, whose code hostile_test and packet_protection_test run."""
 
 
 def find_compiler() -> str | None:
