@@ -22,8 +22,9 @@ SPARE_BUFFERS = 2
 """Buffers held ready for the next gradients: the first use of new memory costs ten times the copy."""
 
 
+POPULATE_BYTES, POPULATE_PAUSE_S = 2 << 20, 0.0005
 FREE_AT_ONCE_BYTES = 16 << 20
-FREE_PAUSE_S, FREE_NICENESS = 0.01, 10
+FREE_PAUSE_S = 0.01
 
 
 class StateAdapter(Protocol):
@@ -132,8 +133,19 @@ class _Buffers:
                     self._is_filling = False
                     return
             buffer = allocate(length_bytes)
-            populate(buffer)
+            populate_gently(buffer)
             self.give_back(buffer)
+
+
+def populate_gently(buffer: np.ndarray[Any, Any]) -> None:
+    """Has the system back a buffer with memory, a little at a time.
+
+    Meanwhile no other thread of the process gets memory, or gives any back. So a piece is short, and not at lower
+    priority: a thread that waits for the processor in the middle of one would hold up the one that trains.
+    """
+    for start in range(0, buffer.nbytes, POPULATE_BYTES):
+        populate(buffer[start : start + POPULATE_BYTES])
+        time.sleep(POPULATE_PAUSE_S)
 
 
 def free_slowly(buffers: list[np.ndarray[Any, Any]]) -> None:
@@ -145,7 +157,6 @@ def free_slowly(buffers: list[np.ndarray[Any, Any]]) -> None:
         return
 
     def run() -> None:
-        lower_priority(FREE_NICENESS)
         while buffers:
             buffers.pop()
             time.sleep(FREE_PAUSE_S)
@@ -422,7 +433,9 @@ class SnapshotStore:
         except StateNotPortable:
             return  # said when the snapshot is taken
         self._prepared = buffer = allocate(length_bytes)
-        self._spawn("prepare", lambda: populate(buffer))
+        threading.Thread(
+            target=lambda: populate_gently(buffer), name="farstep-heal-prepare", daemon=True
+        ).start()
 
     def _spawn(self, what: str, action: Any) -> None:
         def run() -> None:
