@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,14 @@ from torch.optim import Optimizer
 
 from farstep.engine import EndpointProfile, PortConfig
 from farstep.fabric.errors import quoted
-from farstep.fabric.expected import expect, expect_like, expect_list, expect_path, expect_whole, is_whole
+from farstep.fabric.expected import (
+    expect,
+    expect_count,
+    expect_folder,
+    expect_like,
+    expect_list,
+    expect_whole,
+)
 from farstep.membership.records import NAME_PATTERN
 from farstep.train.errors import ConfigError
 from farstep.train.healing import HealingSettings
@@ -25,23 +31,17 @@ if TYPE_CHECKING:
     from farstep.train.environment import Environment
 
 __all__ = [
-    "COUNT_MAX",
     "expect_counts",
     "expect_flag",
-    "expect_folder",
     "expect_functions",
     "expect_known",
     "expect_loss",
-    "expect_number",
     "expect_replica",
     "expect_run",
     "expect_seed",
     "expect_settings",
     "expect_who",
 ]
-
-COUNT_MAX = 2**53
-"""Largest number of steps, samples or bytes of an argument: what JSON carries exactly."""
 
 NAME = re.compile(NAME_PATTERN)
 SITE_CHARACTERS_MAX = 64
@@ -51,17 +51,6 @@ _SHOWN_MAX = 3
 """Names that a message lists."""
 
 
-def expect_number(name: str, value: object, most: float) -> None:
-    """Refuses what is no number above 0.
-
-    Raises:
-        ConfigError: naming the bounds.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most:
-        upper = "" if most == math.inf else f" and at most {most:g}"
-        raise ConfigError(f"{name} = {quoted(value)}: must be a number above 0{upper}")
-
-
 def expect_counts(**counts: object) -> None:
     """Refuses what is neither None nor a whole number of at least 0.
 
@@ -69,8 +58,7 @@ def expect_counts(**counts: object) -> None:
         ConfigError: naming it and what is valid.
     """
     for name, value in counts.items():
-        if value is not None and not is_whole(value, 0, COUNT_MAX):
-            raise ConfigError(f"{name} is {quoted(value)}; valid: a whole number of at least 0, or None")
+        expect_count(name, value, may_be_none=True)
 
 
 def expect_flag(name: str, value: object, *, may_be_none: bool = True) -> None:
@@ -90,23 +78,6 @@ def expect_seed(value: object) -> None:
         ConfigError: naming the bounds.
     """
     expect_whole("seed", value, -(2**63), 2**63 - 1)
-
-
-def expect_folder(name: str, value: object) -> None:
-    """Refuses what neither is a folder nor can become one.
-
-    Raises:
-        ConfigError: naming what is in the way.
-    """
-    expect_path(name, value)
-    text = os.fspath(value)  # type: ignore[call-overload]
-    if not text:
-        raise ConfigError(f"{name} = {quoted(text)}: must be the path of a folder")
-    for path in (Path(os.fsdecode(text)), *Path(os.fsdecode(text)).parents):
-        if path.exists():
-            if not path.is_dir():
-                raise ConfigError(f"{name} = {quoted(str(text))}: must be a folder, but {path} is a file")
-            return
 
 
 def expect_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
@@ -248,7 +219,7 @@ def expect_replica(
         for name, item in state.items():
             expect("a name in state", name, str, "text")
             _expect_object(
-                f"state[{name!r}]",
+                f"state[{quoted(name)}]",
                 item,
                 ("state_dict", "load_state_dict"),
                 "an object with state_dict() and load_state_dict()",

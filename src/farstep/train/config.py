@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from farstep.fabric.errors import ConfigError
+from farstep.fabric.errors import ConfigError, quoted
+from farstep.fabric.expected import expect_count
 from farstep.fabric.faults import FAULTS_MAX, Fault, PathDown
 from farstep.fabric.sites import PATHS_MAX, EmulatedNetwork, EmulatedPath, full_mesh
 
@@ -25,6 +26,9 @@ __all__ = [
     "TransportConfig",
     "demo_config",
 ]
+
+STEPS_MAX = 10_000_000
+"""Longest run of the demo."""
 
 STDLIB_TEXT = "stdlib"
 """Value of `data.text` that stands for the sources of the running Python's standard library."""
@@ -52,7 +56,7 @@ class RunSection(Section):
     seed: int = Field(
         default=1, ge=0, le=2**31 - 1, description="same seed and members: bit-identical result"
     )
-    steps: int = Field(default=200, ge=1, le=10_000_000, description="optimizer steps")
+    steps: int = Field(default=200, ge=1, le=STEPS_MAX, description="optimizer steps")
     out: Name = Field(default="runs", min_length=1, description="folder; each run gets a new folder inside")
     eval_every_steps: int = Field(default=28, ge=1, description="steps between held-out evaluations")
     eval_windows: int = Field(
@@ -196,7 +200,7 @@ class RunConfig(Section):
         names = [site.name for site in sites]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"every site needs a name of its own; {twice[0]!r} is used twice")
+            raise ValueError(f"every site needs a name of its own; {quoted(twice[0])} is used twice")
         return sites
 
     @property
@@ -282,7 +286,11 @@ def demo_config(steps: int | None = None) -> RunConfig:
 
     Args:
         steps: length of the run; the cut starts after two fifths of it and lasts a quarter of it.
+
+    Raises:
+        ConfigError: there are no so many steps.
     """
+    expect_count("steps", steps, least=1, most=STEPS_MAX, may_be_none=True)
     run = RunSection() if steps is None else RunSection(steps=steps)
     cut = PathDown(
         kind="path_down",

@@ -14,7 +14,8 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from farstep.fabric.errors import describe_validation_error, read_toml
+from farstep.fabric.errors import called, describe_validation_error, quoted, read_toml
+from farstep.fabric.expected import expect, expect_path
 from farstep.fabric.timeline import FaultTimeline
 from farstep.train.config import RunConfig, demo_config
 from farstep.train.errors import ConfigError
@@ -35,16 +36,18 @@ def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -
     Raises:
         ConfigError: the file cannot be read, is no TOML, or holds something unusable.
     """
+    _expect_overrides(overrides)
     overrides = dict(overrides or {})
     if path is None:
         steps = overrides.get("run.steps")
         try:
             demo = demo_config(steps)
-        except ValidationError:
+        except ConfigError:
             demo = demo_config()  # what is wrong with it is told below, in our words
         table = demo.model_dump(mode="json", exclude_none=True)
         return parse_config(table, source="command line", overrides=overrides)
-    return parse_config(read_toml(path), source=str(path), overrides=overrides)
+    expect_path("path", path)
+    return parse_config(read_toml(path), source=called(path), overrides=overrides)
 
 
 def parse_config(
@@ -60,6 +63,9 @@ def parse_config(
     Raises:
         ConfigError: one line that names source, key, value and what is valid.
     """
+    expect("table", table, Mapping, "a table, as a TOML file holds it")
+    expect("source", source, str, "text")
+    _expect_overrides(overrides)
     merged: dict[str, Any] = {
         key: dict(part) if isinstance(part, Mapping) else part for key, part in table.items()
     }
@@ -81,6 +87,16 @@ def parse_config(
     return config
 
 
+def _expect_overrides(overrides: object) -> None:
+    if overrides is not None:
+        expect(
+            "overrides", overrides, Mapping, 'a table of values by dotted key such as "run.steps", or None'
+        )
+        assert isinstance(overrides, Mapping)
+        for key in overrides:
+            expect("a key of overrides", key, str, 'text such as "run.steps"')
+
+
 def _check_faults(config: RunConfig, source: str) -> None:
     """Checks that the faults name things of the network and that there is a network to break."""
     network = config.emulated_network(source)
@@ -93,6 +109,7 @@ def _check_faults(config: RunConfig, source: str) -> None:
 
 def dump_toml(config: RunConfig) -> str:
     """Returns the configuration as TOML that `parse_config` reads back to an equal value."""
+    expect("config", config, RunConfig, "a farstep.train.RunConfig")
     lines = [
         "# A farstep run. Every key is optional: what is left out keeps the value shown by",
         "# `farstep train --show-config`. Units are part of the names.",
@@ -129,7 +146,7 @@ def _toml_value(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Sequence):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    raise TypeError(f"no TOML form for {value!r}")
+    raise TypeError(f"no TOML form for {quoted(value)}")
 
 
 def _describe(error: ValidationError, source: str, overrides: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from farstep.fabric.errors import quoted
 from farstep.membership.records import NAME_PATTERN
 from farstep.train.errors import ConfigError
 
@@ -95,7 +96,7 @@ def detect(environ: Mapping[str, str] | None = None) -> Environment:
     if not _NAME.match(name):
         source = "FARSTEP_GROUP" if given else f"the name from {launcher}"
         raise ConfigError(
-            f"{source} is {name!r}; a replica group's name has letters, digits, '.', '_' and '-', at most 64"
+            f"{source} is {quoted(name)}; a replica group's name has letters, digits, '.', '_' and '-', at most 64"
         )
     rendezvous = None
     if ranks_per_group > 1:

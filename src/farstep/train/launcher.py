@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from farstep.fabric.errors import quoted
+from farstep.fabric.expected import expect, expect_list, expect_path
 from farstep.observe.events import Record
 from farstep.train.config import RunConfig
 from farstep.train.control import SUPERVISOR_GONE
@@ -62,6 +64,12 @@ def launch(
         ConfigError: the text, the folder or the address to bind cannot be used.
         RunFailed: the path emulator could not be started.
     """
+    expect("config", config, RunConfig, "a farstep.train.RunConfig")
+    listeners = expect_list("listeners", listeners, "functions of a record")
+    if not all(map(callable, [*listeners, on_folder])):
+        raise ConfigError("listeners and on_folder must be functions")
+    if resume is not None:
+        expect_path("resume", resume)
     _check_bind_host(config.network.bind_host)
     corpus = _corpus(config)
     folder = make_folder(config.run.out)
@@ -159,10 +167,10 @@ def make_folder(out: str) -> Path:
             continue
         except OSError as error:
             raise ConfigError(
-                f"run.out = {out!r}: no folder can be made there: {error.strerror or error}"
+                f"run.out = {quoted(out)}: no folder can be made there: {error.strerror or error}"
             ) from error
         return folder
-    raise ConfigError(f"run.out = {out!r}: holds too many runs of this second")
+    raise ConfigError(f"run.out = {quoted(out)}: holds too many runs of this second")
 
 
 def _checkpoints(config: RunConfig, folder: Path, resume: Path | None) -> str | None:
@@ -191,7 +199,7 @@ def _check_bind_host(host: str) -> None:
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host can look like this
         why = (error.strerror if isinstance(error, OSError) else "") or "not the name of a host"
         raise ConfigError(
-            f"network.bind_host = {host!r}: must be an address of this machine ({why})"
+            f"network.bind_host = {quoted(host)}: must be an address of this machine ({why})"
         ) from error
 
 

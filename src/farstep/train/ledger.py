@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from farstep.fabric.errors import quoted
 from farstep.train.errors import ConfigError, TrainError
 from farstep.train.permutation import permute_many
 
@@ -82,7 +83,9 @@ class CommitRecord:
                 contributed=None if contributed is None else tuple(_integer(seat) for seat in contributed),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise LedgerError(f"a commit record needs integers step and seats; got {record!r}") from error
+            raise LedgerError(
+                f"a commit record needs integers step and seats; got {quoted(record)}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ class SampleLedger:
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; valid: at least 1")
         if batch not in ("global", "per_group"):
-            raise ConfigError(f'batch is {batch!r}; valid: "global", "per_group"')
+            raise ConfigError(f'batch is {quoted(batch)}; valid: "global", "per_group"')
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.seed = seed
@@ -352,18 +355,22 @@ class SampleLedger:
         """
         try:
             if state["version"] != STATE_VERSION:
-                raise ConfigError(f"ledger state has version {state['version']!r}; valid: {STATE_VERSION}")
+                raise ConfigError(
+                    f"ledger state has version {quoted(state['version'])}; valid: {STATE_VERSION}"
+                )
             for name in ("num_samples", "seed", "shuffle"):
                 if state[name] != getattr(self, name):
                     raise ConfigError(
-                        f"ledger state has {name} {state[name]!r}, this run {getattr(self, name)!r}; "
+                        f"ledger state has {name} {quoted(state[name])}, this run {quoted(getattr(self, name))}; "
                         "an epoch can only be continued on the same data in the same order"
                     )
             numbers = {name: _integer(state[name]) for name in ("step", "epoch", "cursor", "used")}
             owed = tuple(Range(_integer(start), _integer(stop)) for start, stop in state["owed"])
             history = str(state["history"])
+        except ConfigError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"ledger state cannot be read: {error!r}") from error
+            raise ConfigError(f"ledger state cannot be read: {quoted(error)}") from error
         self._check(numbers, owed)
         self._step, self._epoch = numbers["step"], numbers["epoch"]
         self._cursor, self._used = numbers["cursor"], numbers["used"]
@@ -489,7 +496,7 @@ def _left_out(deal: Deal, record: CommitRecord) -> list[Range]:
 
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
+        raise TypeError(f"{quoted(value)} is not an integer")
     return value
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from farstep.fabric.errors import quoted
 from farstep.train.config import RunConfig
 from farstep.train.errors import ConfigError
 
@@ -72,7 +73,9 @@ class TorchrunPlace:
         for name in ("RANK", "WORLD_SIZE", *defaults):
             text = environment.get(name, defaults.get(name, ""))
             if not text.isdecimal():
-                raise ConfigError(f"environment: {name} = {text!r}: must be a number, as torchrun sets it")
+                raise ConfigError(
+                    f"environment: {name} = {quoted(text)}: must be a number, as torchrun sets it"
+                )
             numbers[name] = int(text)
         return cls(
             rank=numbers["RANK"],

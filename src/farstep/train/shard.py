@@ -31,8 +31,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.distributed import DistributedSampler
 
 from farstep.fabric.errors import quoted
-from farstep.fabric.expected import expect_whole
-from farstep.train.arguments import COUNT_MAX, expect_counts, expect_flag, expect_seed
+from farstep.fabric.expected import expect_count
+from farstep.train.arguments import expect_counts, expect_flag, expect_seed
 from farstep.train.errors import ConfigError
 from farstep.train.ledger import BatchRule, Deal, Range, SampleLedger, cut_evenly
 from farstep.train.permutation import mix, mix_many
@@ -125,11 +125,13 @@ class Shard:
             batch_size = loader.batch_size if batch_size is None else batch_size
             drop_last = loader.drop_last if drop_last is None else drop_last
             collate_fn = collate_fn or loader.collate_fn
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool):
-            raise ConfigError(f"batch_size is {batch_size!r}; valid: an integer of at least 1")
+        for name, function in (("place", place), ("on_error", on_error)):
+            if not callable(function) and not (name == "on_error" and function is None):
+                raise ConfigError(f"{name} = {quoted(function)}: must be a function")
+        expect_count("batch_size", batch_size, least=1)
+        assert batch_size is not None
         if inner not in ("split", "same"):
-            raise ConfigError(f'inner is {inner!r}; valid: "split", "same"')
-        expect_whole("batch_size", batch_size, -COUNT_MAX, COUNT_MAX)
+            raise ConfigError(f'inner is {quoted(inner)}; valid: "split", "same"')
         expect_counts(epochs=epochs, steps=steps, num_workers=num_workers)
         expect_seed(seed)
         expect_flag("shuffle", shuffle)
@@ -473,11 +475,13 @@ def _check_dataset(dataset: object) -> None:
             f"{type(dataset).__name__} is an iterable data set: its samples have no numbers, so nobody can say "
             "which were used; valid: a data set with __len__ and __getitem__"
         )
+    if isinstance(dataset, str | bytes):
+        raise ConfigError(f"source = {quoted(dataset)}: must be a data set, or a DataLoader of one")
     missing = [name for name in ("__len__", "__getitem__") if not hasattr(dataset, name)]
     if missing:
         raise ConfigError(
-            f"{type(dataset).__name__} has no {missing[0]}; valid: a data set with __len__ and __getitem__, "
-            "or a DataLoader of one"
+            f"source is a {type(dataset).__name__}, which has no {missing[0]}; valid: a data set with __len__ and "
+            "__getitem__, or a DataLoader of one"
         )
 
 

@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "a name twice": (
         '[[sites]]\nname = "a"\n[[sites]]\nname = "a"',
-        "run.toml: sites = [a table, a table]: every site needs a name of its own; 'a' is used twice",
+        'run.toml: sites = [a table, a table]: every site needs a name of its own; "a" is used twice',
     ),
     "a name that no file can have": (
         '[run]\nout = "a\\u0000b"',

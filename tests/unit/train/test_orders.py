@@ -44,5 +44,5 @@ def test_ranks_on_several_hosts_need_a_coordinator():
 
 
 def test_a_variable_that_is_no_number_is_named():
-    with pytest.raises(ConfigError, match="LOCAL_WORLD_SIZE = 'two': must be a number"):
+    with pytest.raises(ConfigError, match='LOCAL_WORLD_SIZE = "two": must be a number'):
         place(LOCAL_WORLD_SIZE="two")

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from farstep.fabric.expected import expect_count, expect_folder
 from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import Files
 from farstep.train.checkpoint.folder import Broken, CheckpointFolder, CheckpointInfo, Retention
@@ -67,7 +68,7 @@ class Checkpoint:
         files: what changes the disk; for tests.
 
     Raises:
-        CheckpointError: a number is out of range.
+        ConfigError: an argument does not fit, or there is a file where the folder belongs.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Checkpoint:
         keep_every: int | None = None,
         files: Files | None = None,
     ) -> None:
-        if every_steps is not None and every_steps < 1:
-            raise CheckpointError(f"every_steps is {every_steps}; valid: at least 1, or None")
+        expect_folder("folder", folder)
+        expect_count("every_steps", every_steps, least=1, may_be_none=True)
         self.every_steps = every_steps
         self.on_event: OnEvent = lambda kind, fields: None
         """Told of saves, failures and removals; from any thread."""

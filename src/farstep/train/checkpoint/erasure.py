@@ -17,7 +17,10 @@ import xxhash
 import zfec
 from numpy.typing import NDArray
 
+from farstep.fabric.errors import quoted
+from farstep.fabric.expected import expect_count
 from farstep.train.checkpoint.errors import CheckpointError, ShardsCorrupt, ShardsMissing
+from farstep.train.errors import ConfigError
 
 __all__ = ["Bytes", "Scheme", "ShardTable", "encode", "rebuild", "restore_shards", "shard_hash"]
 
@@ -29,7 +32,7 @@ STRIPE_BYTES = 256 << 10
 SHARDS_MAX = 256
 """A code over bytes tells no more shards apart."""
 
-_TEXT = re.compile(r"(?:(\d+)-of-(\d+)|copies:(\d+))")
+_TEXT = re.compile(r"(?:(\d{1,9})-of-(\d{1,9})|copies:(\d{1,9}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,11 @@ class Scheme:
     shards: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.needed < self.shards <= SHARDS_MAX:
-            raise CheckpointError(
-                f"{self.needed}-of-{self.shards} shards: valid is K-of-N with 1 <= K < N <= {SHARDS_MAX}"
+        expect_count("needed", self.needed, least=1, most=SHARDS_MAX - 1)
+        expect_count("shards", self.shards, least=2, most=SHARDS_MAX)
+        if self.needed >= self.shards:
+            raise ConfigError(
+                f"needed is {self.needed} of {self.shards} shards; valid: fewer than there are shards"
             )
 
     @classmethod
@@ -50,12 +55,16 @@ class Scheme:
         """Reads ``3-of-5`` or ``copies:2``.
 
         Raises:
-            CheckpointError: it is neither.
+            ConfigError: it is neither.
         """
         match = _TEXT.fullmatch(text)
-        if match is None:
-            raise CheckpointError(f'scheme is {text!r}; valid: "K-of-N" such as "3-of-5", or "copies:N"')
-        return cls(1, int(match[3])) if match[3] else cls(int(match[1]), int(match[2]))
+        needed, shards = (int(match[1] or 1), int(match[2] or match[3])) if match else (0, 0)
+        if not 1 <= needed < shards <= SHARDS_MAX:
+            raise ConfigError(
+                f'scheme is {quoted(text)}; valid: "K-of-N" such as "3-of-5", or "copies:N", with '
+                f"1 <= K < N <= {SHARDS_MAX}"
+            )
+        return cls(needed, shards)
 
     def __str__(self) -> str:
         return f"copies:{self.shards}" if self.needed == 1 else f"{self.needed}-of-{self.shards}"
@@ -143,7 +152,7 @@ class ShardTable:
                 meta=dict(table["meta"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"shard table cannot be read: {error!r}") from error
+            raise CheckpointError(f"shard table cannot be read: {quoted(error)}") from error
 
     @property
     def digest(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farstep.fabric.expected import expect, expect_count, expect_path
 from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import Files
 from farstep.train.checkpoint.manifest import Manifest, problem_of, read_manifest
@@ -74,10 +75,8 @@ class Retention:
     """Those whose step is a multiple of this, for good."""
 
     def __post_init__(self) -> None:
-        if self.keep_last < 1:
-            raise CheckpointError(f"keep_last is {self.keep_last}; valid: at least 1")
-        if self.keep_every is not None and self.keep_every < 1:
-            raise CheckpointError(f"keep_every is {self.keep_every}; valid: at least 1, or None")
+        expect_count("keep_last", self.keep_last, least=1)
+        expect_count("keep_every", self.keep_every, least=1, may_be_none=True)
 
     def surplus(self, checkpoints: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:
         """Returns those that may go.
@@ -101,6 +100,9 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, files: Files | None = None) -> None:
+        expect_path("path", path)
+        if files is not None:
+            expect("files", files, Files, "what changes the disk, or None")
         self.path = Path(path)
         self._files = files or Files()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farstep.fabric.errors import quoted
 from farstep.train.checkpoint.errors import CheckpointError
 from farstep.train.checkpoint.files import hash_of_file
 
@@ -78,8 +79,8 @@ class Manifest:
             stored = body.pop("sha256")
             if body["format"] != FORMAT or body["version"] != VERSION:
                 raise CheckpointError(
-                    f"has format {body['format']!r} version {body['version']!r}; "
-                    f"this version reads {FORMAT!r} version {VERSION}"
+                    f"has format {quoted(body['format'])} version {quoted(body['version'])}; "
+                    f"this version reads {quoted(FORMAT)} version {VERSION}"
                 )
             if stored != _hash_of(body):
                 raise CheckpointError("does not match its own SHA-256")
@@ -91,7 +92,7 @@ class Manifest:
                 step=int(body["step"]), saved_at=str(body["saved_at"]), files=files, info=dict(body["info"])
             )
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"is no manifest: {error!r}") from error
+            raise CheckpointError(f"is no manifest: {quoted(error)}") from error
 
 
 def _hash_of(body: Mapping[str, Any]) -> str:
@@ -127,7 +128,7 @@ def problem_of(folder: Path, manifest: Manifest, *, reads_all: bool = True) -> s
     for name, entry in manifest.files.items():
         path = folder / name
         if path.parent != folder:
-            return f"{name!r} is not a file of the folder"
+            return f"{quoted(name)} is not a file of the folder"
         try:
             length_bytes, digest = hash_of_file(path) if reads_all else (path.stat().st_size, entry.xxh3_128)
         except FileNotFoundError:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from farstep.collectives import Communicator
+from farstep.fabric.expected import expect, expect_count
 from farstep.train.checkpoint.erasure import (
     Bytes,
     Scheme,
@@ -82,15 +83,14 @@ class PeerMemory:
         every_steps: a trainer stores the state when the number of committed steps is a multiple.
 
     Raises:
-        CheckpointError: scheme, keep or every_steps are out of range.
+        ConfigError: scheme, keep or every_steps do not fit.
     """
 
     def __init__(self, scheme: str | Scheme = "3-of-5", *, keep: int = 2, every_steps: int = 100) -> None:
+        expect("scheme", scheme, (str, Scheme), 'a scheme such as "3-of-5" or "copies:2"')
         self.scheme = Scheme.parse(scheme) if isinstance(scheme, str) else scheme
-        if keep < 2:
-            raise CheckpointError(f"keep is {keep}; valid: at least 2")
-        if every_steps < 1:
-            raise CheckpointError(f"every_steps is {every_steps}; valid: at least 1")
+        expect_count("keep", keep, least=2)
+        expect_count("every_steps", every_steps, least=1)
         self.every_steps = every_steps
         self._keep = keep
         self._held: dict[Key, Held] = {}

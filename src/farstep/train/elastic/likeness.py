@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from farstep.fabric.errors import quoted
 from farstep.train.elastic.gradients import local_part
 from farstep.train.errors import ConfigError
 
@@ -51,7 +52,7 @@ def check_kinds(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     for name, kind in own["user"].items():
         if kinds["user"][name] != kind:
             raise ConfigError(
-                f"state[{name!r}]: the state to go on from has a {kinds['user'][name]}, this member a {kind}"
+                f"state[{quoted(name)}]: the state to go on from has a {kinds['user'][name]}, this member a {kind}"
             )
 
 

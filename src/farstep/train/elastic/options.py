@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from farstep.fabric.expected import expect_whole
-from farstep.train.arguments import COUNT_MAX, expect_flag, expect_number
+from farstep.fabric.errors import quoted
+from farstep.fabric.expected import COUNT_MAX, expect_number, expect_whole
+from farstep.train.arguments import expect_flag
 from farstep.train.errors import ConfigError
 
 __all__ = ["Synchronous"]
@@ -52,15 +52,17 @@ class Synchronous:
     stall_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.batch not in _BATCHES:
-            raise ConfigError(f"batch is {self.batch!r}; valid are {', '.join(_BATCHES)}")
-        if self.lr_scaling not in _SCALINGS:
-            raise ConfigError(f"lr_scaling is {self.lr_scaling!r}; valid are {', '.join(_SCALINGS)}")
+        for name, value, valid in (
+            ("batch", self.batch, _BATCHES),
+            ("lr_scaling", self.lr_scaling, _SCALINGS),
+        ):
+            if value not in valid:
+                raise ConfigError(f"{name} is {quoted(value)}; valid are {', '.join(valid)}")
         expect_whole("bucket_bytes", self.bucket_bytes, 4096, BUCKET_BYTES_MAX)
         expect_flag("skip_not_finite", self.skip_not_finite, may_be_none=False)
         expect_whole("refused_steps_max", self.refused_steps_max, 1, COUNT_MAX)
         expect_number("step_deadline_s", self.step_deadline_s, 1e7)
-        expect_number("stall_s", self.stall_s, math.inf)
+        expect_number("stall_s", self.stall_s)
 
     def lr_factor(self, samples: int, reference_samples: int) -> float:
         """What the learning rate of a step is multiplied by.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from farstep.fabric.errors import quoted
 from farstep.train.elastic.gradients import FlatGradients, local_part
 from farstep.train.elastic.likeness import (
     check_data,
@@ -74,7 +75,7 @@ class ReplicaState:
         for name, item in (extras or {}).items():
             if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
                 raise ConfigError(
-                    f"state[{name!r}] is a {type(item).__name__}; it needs state_dict() and load_state_dict()"
+                    f"state[{quoted(name)}] is a {type(item).__name__}; it needs state_dict() and load_state_dict()"
                 )
         if clip_norm is not None and not clip_norm > 0:
             raise ConfigError(f"clip_norm is {clip_norm}; it must be above 0, or None")

@@ -19,6 +19,8 @@ import torch
 import xxhash
 from torch import Tensor
 
+from farstep.fabric.errors import quoted
+from farstep.fabric.expected import expect_count
 from farstep.train.healing.errors import ImageRejected
 from farstep.train.healing.state_codec import DTYPES, as_bytes, join, local_tensor, split
 
@@ -62,6 +64,10 @@ class ImageLimits:
     )
     tensors_max: int = 1_000_000
     dimensions_max: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("manifest_bytes_max", "state_bytes_max", "tensors_max", "dimensions_max"):
+            expect_count(name, getattr(self, name), least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +367,9 @@ def _checked_place(item: Any, length: int, limits: ImageLimits) -> TensorPlace:
         raise ImageRejected("a tensor of the manifest is not [type, shape, offset]")
     dtype, shape, offset = item
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ImageRejected(f"a tensor of the manifest is of type {dtype!r}; valid are {', '.join(DTYPES)}")
+        raise ImageRejected(
+            f"a tensor of the manifest is of type {quoted(dtype)}; valid are {', '.join(DTYPES)}"
+        )
     if not isinstance(shape, list) or len(shape) > limits.dimensions_max:
         raise ImageRejected(
             f"a tensor of the manifest has no list of at most {limits.dimensions_max} dimensions"
@@ -369,7 +377,7 @@ def _checked_place(item: Any, length: int, limits: ImageLimits) -> TensorPlace:
     count = 1
     for size in [*shape, offset]:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 62:
-            raise ImageRejected(f"a tensor of the manifest has the dimension or offset {size!r}")
+            raise ImageRejected(f"a tensor of the manifest has the dimension or offset {quoted(size)}")
     for size in shape:
         count *= size
         if count > max(length, 1) and 0 not in shape:
@@ -383,7 +391,9 @@ def _checked_place(item: Any, length: int, limits: ImageLimits) -> TensorPlace:
 def _natural(content: dict[str, Any], name: str, most: int) -> int:
     value = content.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ImageRejected(f"{name} of the manifest is {value!r}; a number from 0 to {most} is accepted")
+        raise ImageRejected(
+            f"{name} of the manifest is {quoted(value)}; a number from 0 to {most} is accepted"
+        )
     return value
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from farstep.fabric.expected import expect, expect_count, expect_number
 from farstep.train.healing.image import CHUNK_BYTES, ImageLimits
 
 __all__ = ["HealingSettings"]
@@ -12,17 +13,18 @@ class HealingSettings:
     """Settings of one member.
 
     Attributes:
-        rate_mbps: most that this member sends to those it heals, in 10^6 bit/s; None: as fast as ``slowdown`` allows.
-        slowdown: by how much the steps of the healthy may become longer while they heal others, as a fraction. Below
+        rate_mbps: upper limit of what this member sends to those it heals, in 10^6 bit/s, also while all wait; None:
+            as fast as ``slowdown`` allows.
+        slowdown: by how much the mean step of the healthy may be longer while state is pulled, as a fraction. Below
             the 0.15 that is promised, because a limit is found by going past it now and then.
-        follow_slowdown: by how much steps may become longer because spares follow every one of them, as a fraction. A
-            spare that costs more dozes: see ``takeover_s``. None: it follows whatever that costs.
+        follow_slowdown: by how much it may be longer while gradients are sent, as a fraction. A spare for which that
+            is too little dozes: see ``takeover_s``. None: gradients are never held back, whatever that costs.
         takeover_s: a spare that dozes gets the state when it is needed, while all wait. It is ready for a seat if that
-            takes no longer than this, or than three steps.
+            takes no longer than this, than three steps, or than a tenth of the time it has tried.
         doze_s: a spare that dozes tries again after this long, and after twice as long each time, up to ten times.
         rate_start_mbps: where the search for that rate starts; where there is room it is ten times as fast after two
             seconds.
-        rate_min_mbps: what healing gets in any case, so that it ends.
+        rate_min_mbps: what healing gets whatever steps do, so that it ends.
         log_bytes_max: memory for the gradients of past steps that somebody still needs; what no longer fits is
             dropped, and whoever needed it takes a new snapshot.
         chunk_bytes: of an image.
@@ -63,24 +65,18 @@ class HealingSettings:
             "doze_s",
             "rate_start_mbps",
             "rate_min_mbps",
-            "log_bytes_max",
             "ping_interval_s",
             "silence_s",
             "reconnect_s",
             "hedge_s",
         ):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.rate_mbps is not None and not self.rate_mbps > 0:
-            raise ValueError(f"rate_mbps is {self.rate_mbps}; it must be above 0, or None to find the rate")
-        if self.follow_slowdown is not None and not self.follow_slowdown > 0:
-            raise ValueError(
-                f"follow_slowdown is {self.follow_slowdown}; it must be above 0, or None to follow at any cost"
-            )
+            expect_number(name, getattr(self, name))
+        expect_number("linger_s", self.linger_s, least=0.0)
+        expect_number("rate_mbps", self.rate_mbps, may_be_none=True)
+        expect_number("follow_slowdown", self.follow_slowdown, may_be_none=True)
+        expect_count("log_bytes_max", self.log_bytes_max, least=1)
         for name in ("chunks_in_flight", "gradients_in_flight"):
-            if not 1 <= getattr(self, name) <= 64:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in 1..64")
-        if not 1024 <= self.chunk_bytes <= 1 << 30:
-            raise ValueError(f"chunk_bytes is {self.chunk_bytes}; it must lie in 1024..2^30")
-        if not 0 <= self.niceness <= 19:
-            raise ValueError(f"niceness is {self.niceness}; it must lie in 0..19")
+            expect_count(name, getattr(self, name), least=1, most=64)
+        expect_count("chunk_bytes", self.chunk_bytes, least=1024, most=1 << 30)
+        expect_count("niceness", self.niceness, most=19)
+        expect("limits", self.limits, ImageLimits, "a farstep.train.healing.ImageLimits")

@@ -17,6 +17,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from farstep.fabric.errors import quoted
 from farstep.train.healing.errors import ImageRejected, StateNotPortable
 
 __all__ = ["DTYPES", "as_bytes", "join", "local_tensor", "split", "state_digest", "state_sha256"]
@@ -290,7 +291,9 @@ class _Joiner:
         try:
             value = make(body, depth + 1)
         except (TypeError, ValueError, OverflowError, binascii.Error) as error:
-            raise ImageRejected(f"the skeleton holds a malformed value of tag {tag!r}: {error}") from None
+            raise ImageRejected(
+                f"the skeleton holds a malformed value of tag {quoted(tag)}: {error}"
+            ) from None
         if notes:
             value._metadata = self.value(notes[0][1], depth + 1)
         return value
@@ -310,12 +313,12 @@ class _Joiner:
     def _float(self, node: Any, depth: int) -> float:
         value = self.value(node, depth)
         if not isinstance(value, float):
-            raise ImageRejected(f"part of a complex number is {value!r}; a float is valid")
+            raise ImageRejected(f"part of a complex number is {quoted(value)}; a float is valid")
         return value
 
     def _tensor(self, index: Any) -> Tensor:
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self._tensors):
-            raise ImageRejected(f"the skeleton refers to tensor {index!r} of {len(self._tensors)}")
+            raise ImageRejected(f"the skeleton refers to tensor {quoted(index)} of {len(self._tensors)}")
         return self._tensors[index]
 
     def _array(self, index: Any) -> Any:
@@ -338,11 +341,13 @@ def _listed(body: Any, length: int | None = None) -> list[Any]:
 
 def _not_finite(body: Any) -> float:
     if body not in ("nan", "inf", "-inf"):
-        raise ImageRejected(f"the skeleton holds the number {body!r}; nan, inf and -inf are valid")
+        raise ImageRejected(f"the skeleton holds the number {quoted(body)}; nan, inf and -inf are valid")
     return float(body)
 
 
 def _dtype(body: Any) -> torch.dtype:
     if body not in DTYPES:
-        raise ImageRejected(f"the skeleton holds the element type {body!r}; valid are {', '.join(DTYPES)}")
+        raise ImageRejected(
+            f"the skeleton holds the element type {quoted(body)}; valid are {', '.join(DTYPES)}"
+        )
     return DTYPES[body]

@@ -149,7 +149,7 @@ def test_a_manifest_of_another_version_is_refused(two: CheckpointInfo) -> None:
     path = two.path / "manifest.json"
     path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
     _, broken = CheckpointFolder(two.path.parent).newest()
-    assert "version 2; this version reads 'farstep checkpoint' version 1" in broken[0].problem
+    assert 'version 2; this version reads "farstep checkpoint" version 1' in broken[0].problem
 
 
 def reseal(info: CheckpointInfo, name: str) -> CheckpointInfo:

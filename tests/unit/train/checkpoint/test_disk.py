@@ -10,6 +10,7 @@ import torch.distributed.checkpoint as dcp
 
 from farstep.train.checkpoint import Checkpoint, CheckpointError, CheckpointInfo
 from farstep.train.checkpoint.files import Files, OutputFile
+from farstep.train.errors import ConfigError
 from tests.unit.train.checkpoint.states import (
     FailingFiles,
     assert_is_state_of,
@@ -134,7 +135,7 @@ def test_due_is_a_function_of_the_step_alone(tmp_path: Path) -> None:
         ({"keep_last": 0}, "keep_last is 0"),
         ({"keep_every": 0}, "keep_every is 0"),
     ]:
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(ConfigError, match=message):
             Checkpoint(tmp_path, **settings)
 
 
@@ -219,8 +220,8 @@ def test_whatever_operation_of_the_disk_fails_training_goes_on(tmp_path: Path, e
 
 
 def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
     checkpoint = Checkpoint(tmp_path / "file" / "checkpoints")
+    (tmp_path / "file").write_text("")  # put in its way later: at the start it is refused
     handle = checkpoint.save(1, state_of(1))
     assert handle.wait(30)
     assert isinstance(handle.error, OSError)

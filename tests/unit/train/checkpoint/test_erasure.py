@@ -18,6 +18,7 @@ from farstep.train.checkpoint.erasure import (
     shard_hash,
 )
 from farstep.train.checkpoint.errors import CheckpointError, ShardsCorrupt, ShardsMissing
+from farstep.train.errors import ConfigError
 
 SCHEMES = ["3-of-5", "2-of-3", "4-of-6", "5-of-6", "copies:2", "copies:3", "7-of-20"]
 
@@ -152,7 +153,7 @@ def test_schemes_are_read_and_written(text: str, needed: int, shards: int, toler
     "text", ["", "3of5", "5-of-3", "3-of-3", "0-of-2", "copies:1", "copies:0", "9-of-257", "-1-of-2"]
 )
 def test_schemes_out_of_range_are_named(text: str) -> None:
-    with pytest.raises(CheckpointError, match="valid"):
+    with pytest.raises(ConfigError, match="valid"):
         Scheme.parse(text)
 
 

@@ -17,6 +17,7 @@ from farstep.train.checkpoint.erasure import Bytes
 from farstep.train.checkpoint.errors import CheckpointError, ShardsCorrupt, ShardsMissing
 from farstep.train.checkpoint.memory import PeerMemory
 from farstep.train.checkpoint.placement import Domain, Tolerance
+from farstep.train.errors import ConfigError
 
 
 def image_of(step: int, length: int = 10_000) -> Bytes:
@@ -319,7 +320,7 @@ def test_an_empty_image_is_an_image(group: Group) -> None:
 def test_one_member_alone_has_no_peers(group: Group) -> None:
     (error,) = group.protect(members_of(1), 1)
     assert "nothing would survive its loss" in str(error)
-    with pytest.raises(CheckpointError, match="keep is 1"):
+    with pytest.raises(ConfigError, match="keep is 1"):
         PeerMemory(keep=1)
 
 

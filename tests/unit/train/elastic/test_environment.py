@@ -96,7 +96,7 @@ def test_an_actor_of_ray_is_a_replica_group() -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"FARSTEP_GROUP": "a b"}, ["FARSTEP_GROUP", "'a b'", "letters"]),
+        ({"FARSTEP_GROUP": "a b"}, ["FARSTEP_GROUP", '"a b"', "letters"]),
         ({"FARSTEP_SPARE": "maybe"}, ["FARSTEP_SPARE=maybe", "1 or 0"]),
         ({"FARSTEP_RANKS_PER_GROUP": "0"}, ["FARSTEP_RANKS_PER_GROUP=0", "integer from 1"]),
         ({**TORCHRUN, "FARSTEP_RANKS_PER_GROUP": "3"}, ["FARSTEP_RANKS_PER_GROUP=3", "4 processes"]),

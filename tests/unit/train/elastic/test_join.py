@@ -42,5 +42,5 @@ def test_without_settings_those_of_the_product_hold() -> None:
     ("field", "value"), [("follow_slowdown", 0.0), ("takeover_s", 0.0), ("doze_s", -1.0), ("slowdown", 0.0)]
 )
 def test_settings_out_of_range_are_named(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{field} is {value}"):
+    with pytest.raises(ValueError, match=f"{field} = {value}"):
         farstep.HealingSettings(**{field: value})

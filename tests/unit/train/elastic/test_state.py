@@ -151,8 +151,8 @@ def test_the_learning_rate_follows_the_batch_only_if_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch": "local"}, ["batch", "'local'", "global", "per_group"]),
-        ({"lr_scaling": "cubic"}, ["lr_scaling", "'cubic'", "sqrt"]),
+        ({"batch": "local"}, ["batch", '"local"', "global", "per_group"]),
+        ({"lr_scaling": "cubic"}, ["lr_scaling", '"cubic"', "sqrt"]),
         ({"bucket_bytes": 1}, ["bucket_bytes", "4096"]),
         ({"step_deadline_s": 0}, ["step_deadline_s", "above 0"]),
         ({"stall_s": 0}, ["stall_s", "above 0"]),

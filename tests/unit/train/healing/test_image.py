@@ -77,7 +77,7 @@ def _set(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (_set(tensors=None), "list its tensors"),
         (_set(tensors=[["float32", [3000], 0]]), "end at byte 12000"),
         (lambda c: c["tensors"].__setitem__(0, 3), "not \\[type"),
-        (lambda c: c["tensors"][0].__setitem__(0, "object"), "of type 'object'"),
+        (lambda c: c["tensors"][0].__setitem__(0, "object"), 'of type "object"'),
         (lambda c: c["tensors"][0].__setitem__(0, []), "of type"),
         (lambda c: c["tensors"][0].__setitem__(1, [1 << 40, 1 << 40]), "larger than"),
         (lambda c: c["tensors"][0].__setitem__(1, [-3]), "dimension"),

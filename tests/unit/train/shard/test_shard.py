@@ -222,9 +222,9 @@ def test_the_sampler_of_a_loader_says_whether_to_shuffle() -> None:
     [
         (Stream(), {"batch_size": 2}, "Stream is an iterable data set.*valid: a data set with __len__"),
         (DataLoader(Stream(), batch_size=2), {}, "iterable data set"),
-        (7, {"batch_size": 2}, "int has no __len__; valid"),
+        (7, {"batch_size": 2}, "int, which has no __len__; valid"),
         (Numbers(0), {"batch_size": 2}, "0 samples"),
-        (Numbers(5), {}, "batch_size is None; valid: an integer"),
+        (Numbers(5), {}, "batch_size is None; valid: a whole number"),
         (Numbers(5), {"batch_size": 0}, "batch_size is 0"),
         (Numbers(5), {"batch_size": True}, "batch_size is True"),
         (Numbers(5), {"batch_size": 2.5}, r"batch_size is 2\.5"),
