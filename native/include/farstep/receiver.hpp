@@ -21,8 +21,8 @@ struct Arrival {
     uint8_t local_port = 0;
     bool ecn_ce = false;
     uint8_t trimmed = 0;  // 0 whole, 1 trimmed on the way, 2 trimmed at the last hop (told by DSCP)
+    uint32_t entropy = 0;  // what can be seen of the entropy value: the UDP source port, or what the flow label holds
     bool is_authentic = false;  // opened by packet_protection.hpp: there is no iCRC to check
-    uint32_t entropy = 0;  // what can be seen of the entropy value: the UDP source port
 };
 
 inline constexpr uint8_t kAnyPort = 0xFF;
