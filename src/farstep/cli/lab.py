@@ -25,7 +25,9 @@ app = typer.Typer(
 
 Name = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Which lab; needed if there are several.", show_default=False),
+    typer.Option(
+        metavar="NAME", help="Which lab, if there are several; else that of FARSTEP_LAB.", show_default=False
+    ),
 ]
 
 
@@ -70,8 +72,8 @@ def up(
         float, typer.Option(help="Part of the file's rates; 0.001: 100 Gb/s is 100 Mb/s.")
     ] = 1.0,
     mtu: Annotated[int, typer.Option(help="Largest packet on a link, in bytes.")] = 9000,
-    queue_ms: Annotated[float, typer.Option(help="What waits before a link at most, at its rate.")] = 10.0,
-    mark_ms: Annotated[float, typer.Option(help="ECN marks from so much waiting on; 0: never.")] = 1.0,
+    queue_ms: Annotated[float, typer.Option(help="What waits before a link at most, at its rate.")] = 20.0,
+    mark_ms: Annotated[float, typer.Option(help="ECN marks from so much waiting on; 0: never.")] = 5.0,
     delay: Annotated[
         str, typer.Option(help="Who delays packets on long links: auto, netem, tunnel or none.")
     ] = "auto",

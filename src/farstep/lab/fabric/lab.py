@@ -34,6 +34,9 @@ __all__ = ["ADDRESSES", "FabricLab", "carried_state", "find_lab", "remove_unreco
 ADDRESSES = "addresses.json"
 """The address plan, in the folder of a lab, for programs that run in it."""
 
+NAME_VARIABLE = "FARSTEP_LAB"
+"""Names the lab that a command runs in, and the one that commands are about."""
+
 PREFIX = "farstep-"
 """What the namespaces of every lab begin with."""
 
@@ -44,12 +47,13 @@ def find_lab(name: str | None = None) -> FabricLab:
     """Returns a lab that is up, or was left half built.
 
     Args:
-        name: which; None: the only one there is.
+        name: which; None: the one that the environment names, or the only one there is.
 
     Raises:
         LabError: there is no such lab, or several and no name.
     """
     known = lab_names()
+    name = os.environ.get(NAME_VARIABLE) if name is None else name
     if name is None:
         if len(known) != 1:
             raise LabError(f"which lab? there is: {names(known)}" if known else "there is no lab")
@@ -182,7 +186,7 @@ class FabricLab:
     def environment(self, nic: int) -> dict[str, str]:
         """Returns what a command at a NIC finds in its environment beside ours."""
         return {
-            "FARSTEP_LAB": self.name,
+            NAME_VARIABLE: self.name,
             "FARSTEP_LAB_NIC": str(nic),
             "FARSTEP_LAB_ADDRESSES": str(self.record.folder / ADDRESSES),
         }

@@ -44,8 +44,8 @@ class LabOptions:
 
     rate_scale: float = 1.0
     mtu_bytes: int = 9000
-    queue_ms: float = 10.0
-    mark_ms: float = 1.0
+    queue_ms: float = 20.0
+    mark_ms: float = 5.0
     delay: Literal["netem", "tunnel", "none"] = "tunnel"
 
     def __post_init__(self) -> None:

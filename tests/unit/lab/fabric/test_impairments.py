@@ -21,7 +21,7 @@ from farstep.lab.fabric.impairments import (
 from farstep.lab.fabric.options import LabOptions
 from farstep.lab.fabric.wiring import FabricWiring
 
-OPTIONS = LabOptions(mtu_bytes=2000)
+OPTIONS = LabOptions(mtu_bytes=2000, queue_ms=10.0, mark_ms=1.0)
 ALL = Features(filters=True, marks=True, netem=True)
 
 
@@ -82,7 +82,7 @@ def test_a_link_is_shaped_to_its_rate(wiring: FabricWiring) -> None:
 
 
 def test_the_kernel_delays_where_it_can() -> None:
-    options = LabOptions(mtu_bytes=2000, delay="netem")
+    options = LabOptions(mtu_bytes=2000, delay="netem", queue_ms=10.0)
     cable = FabricWiring(make(link_latency_ns=2e6), options).cables[0]
     line = shaping(cable, 0, LinkState(delay_ns=500_000), options)
     assert line == "qdisc replace dev p0 root netem delay 2.500ms limit 1000 rate 100000000bit"
