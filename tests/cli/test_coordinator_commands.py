@@ -140,7 +140,9 @@ def test_an_address_where_nobody_is():
     )
     fails(farstep("events", "--follow", "--coordinator", where), 3, "no coordinator answers")
     fails(
-        farstep("status", "--coordinator", "file:/nonexistent"), 3, "file:/nonexistent names no address now"
+        farstep("status", "--coordinator", "file:/nonexistent/address"),
+        3,
+        "file:/nonexistent/address names no address now",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,18 @@ def test_a_member_that_did_not_end_well_is_named() -> None:
     done = local("--groups", "2", "--", "/bin/sh", "-c", '[ "$FARSTEP_GROUP" = group-0 ]')
     assert done.returncode == 3
     assert "error: the others ended well, but not group-1 (1)" in done.stderr
+
+
+@pytest.mark.timeout(110)
+def test_paths_of_the_wrong_kind_are_named_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments, words in [
+        (("local", str(tmp_path / "nowhere.py")), "nowhere.py"),
+        (("local", "--out", str(tmp_path / "file"), "true"), "--out"),
+        (("coordinator", "--insecure", "--out", str(tmp_path / "file" / "x")), "is a file"),
+        (("status", "--coordinator", f"file:{tmp_path}"), "is a folder"),
+    ]:
+        command = [sys.executable, "-m", "farstep", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert words in done.stderr.splitlines()[-1], done.stderr

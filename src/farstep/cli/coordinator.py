@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farstep.cli.errors import LOCAL, USAGE, CommandError
+from farstep.cli.errors import LOCAL, USAGE, CommandError, check_folder
 from farstep.cli.join import check_run
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def coordinator(
     from farstep.membership.records import MembershipConfig
 
     check_run(run)
-    _check_announce(announce)
+    _check_paths(announce, out)
     files = _tls(tls, insecure=insecure, host=host)
     values: dict[str, Any] = {
         "run": run,
@@ -97,7 +97,8 @@ def coordinator(
         raise CommandError(f"{where}: {error.strerror or error}", status=LOCAL, hint=hint) from error
 
 
-def _check_announce(path: Path | None) -> None:
+def _check_paths(path: Path | None, out: Path | None) -> None:
+    check_folder("--out", out)
     if path is not None and path.is_dir():
         raise CommandError(f"--announce: {path} is a folder; valid: a file", status=USAGE)
     if path is not None and not path.parent.is_dir():

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import typer
 
-__all__ = ["INTERRUPTED", "LOCAL", "REMOTE", "USAGE", "CommandError", "translated"]
+__all__ = ["INTERRUPTED", "LOCAL", "REMOTE", "USAGE", "CommandError", "check_folder", "translated"]
 
 USAGE = 2
 """Something the user wrote cannot be used."""
@@ -74,3 +75,19 @@ def _wording(error: Exception) -> str:
     """Returns the parser's message as the rest of our messages look: no capital, no full stop."""
     text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
     return text[:1].lower() + text[1:]
+
+
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuses a path that neither is a folder nor can become one; None stands for none.
+
+    Raises:
+        CommandError: naming what is in the way.
+    """
+    from farstep.fabric.errors import ConfigError
+    from farstep.fabric.expected import expect_folder
+
+    if path is not None:
+        try:
+            expect_folder(option, path)
+        except ConfigError as error:
+            raise CommandError(str(error), status=USAGE) from error

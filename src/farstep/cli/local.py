@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from farstep.cli.errors import LOCAL, REMOTE, USAGE, CommandError
+from farstep.cli.errors import LOCAL, REMOTE, USAGE, CommandError, check_folder
 
 __all__ = ["local"]
 
@@ -37,6 +37,9 @@ def local(
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # the members must not outlive this process
         signal.signal(number, end)
+    check_folder("--out", out)
+    if command[0].endswith(".py") and not Path(command[0]).is_file():
+        raise CommandError(f"there is no file {command[0]!r}", status=USAGE)
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     job = LocalJob(words, groups=groups, spares=spares, folder=out, echo=sys.stdout)
     try:

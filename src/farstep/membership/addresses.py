@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ MEMBER_PATH = "/v1/member"
 DEFAULT_PORT = 7077
 
 FILE_BYTES_MAX = 64 << 10
+
+SHOWN_MAX = 80
 
 
 class AddressError(ValueError):
@@ -32,20 +35,21 @@ def member_url(address: str, *, is_secure: bool = False) -> str:
     """
     if not address.isprintable() or " " in address:  # the parser would leave some of it out
         raise AddressError(
-            f"coordinator {address!r} is no address: it has a blank or a control character in it"
+            f"coordinator {_shown(address)} is no address: it has a blank or a control character in it"
         )
     text = address if "://" in address else f"{'wss' if is_secure else 'ws'}://{address}"
     try:
         parts = urllib.parse.urlsplit(text)
         port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError as error:
-        raise AddressError(f"coordinator {address!r}: {error}") from None
+        raise AddressError(f"coordinator {_shown(address)}: {error}") from None
     if port == 0:
-        raise AddressError(f"coordinator {address!r}: nobody listens at port 0; valid: 1 to 65535")
+        raise AddressError(f"coordinator {_shown(address)}: nobody listens at port 0; valid: 1 to 65535")
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
     if scheme is None or not parts.hostname or parts.path not in ("", "/", MEMBER_PATH):
         raise AddressError(
-            f"coordinator {address!r} is no address; valid: host:port, ws://host:port, wss://host:port, file:/path"
+            f"coordinator {_shown(address)} is no address; valid: host:port, ws://host:port, wss://host:port, "
+            "file:/path"
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{scheme}://{host}:{port}{MEMBER_PATH}"
@@ -70,7 +74,9 @@ class AddressBook:
         if not self._entries:
             raise AddressError("no coordinator is named; valid: host:port, wss://host:port, file:/path")
         for entry in self._entries:
-            if not entry.startswith("file:"):
+            if entry.startswith("file:"):
+                _expect_file(entry)
+            else:
                 member_url(entry)
 
     def __str__(self) -> str:
@@ -83,7 +89,7 @@ class AddressBook:
             if not entry.startswith("file:"):
                 urls.append(member_url(entry, is_secure=self._is_secure))
                 continue
-            path = Path(entry.removeprefix("file://") if entry.startswith("file://") else entry[5:])
+            path = _path_of(entry)
             try:
                 with path.open(encoding="utf-8") as file:
                     lines = file.read(FILE_BYTES_MAX).splitlines()
@@ -97,3 +103,36 @@ class AddressBook:
                     except AddressError:
                         continue  # half written; it is read again
         return list(dict.fromkeys(urls))
+
+
+def _path_of(entry: str) -> Path:
+    return Path(entry.removeprefix("file://") if entry.startswith("file://") else entry[5:])
+
+
+def _expect_file(entry: str) -> None:
+    """Refuses what never will be a file that can be read; one that is not there yet may come.
+
+    Raises:
+        AddressError: saying what is there instead.
+    """
+    path, shown = _path_of(entry), _shown(entry)
+    if not str(path).isprintable() or str(path) == ".":
+        raise AddressError(f"coordinator {shown} names no file; valid: file:PATH of a file with addresses")
+    try:
+        if path.is_dir():
+            raise AddressError(f"coordinator {shown}: {path} is a folder; valid: a file with addresses")
+        if path.exists():
+            if not os.access(path, os.R_OK):
+                raise AddressError(f"coordinator {shown}: {path} may not be read")
+            return
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+    except OSError as error:  # a name that is too long, a loop of links, a folder that may not be looked into
+        raise AddressError(f"coordinator {shown}: {error.strerror or error}") from None
+    if not above.is_dir():
+        raise AddressError(f"coordinator {shown}: {above} is a file, so nothing can be below it")
+
+
+def _shown(text: str) -> str:
+    """Text for a message: on one line, and shortened if it is long."""
+    shown = ascii(text) if not text.isprintable() else repr(text)
+    return shown if len(shown) <= SHOWN_MAX else shown[: SHOWN_MAX - 4] + "...'"

@@ -38,3 +38,30 @@ def test_files_are_read_at_every_attempt_and_may_be_missing_or_broken(tmp_path):
     assert book.urls() == ["ws://one:1/v1/member", "wss://two:2/v1/member"]
     file.write_bytes(b"\xff\xfe\xff")
     assert book.urls() == ["ws://one:1/v1/member"]
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}"])
+def test_what_never_will_be_a_file_is_refused_at_once(tmp_path, form):
+    (tmp_path / "file").write_text("host")
+    for path, word in [
+        (tmp_path, "is a folder"),
+        (tmp_path / "file" / "below", "is a file"),
+        (tmp_path / ("x" * 5000), "too long"),
+        ("", "names no file"),
+        ("a\0b", "names no file"),
+        ("a\nb", "names no file"),
+    ]:
+        with pytest.raises(AddressError, match=word) as caught:
+            AddressBook(form.format(path))
+        assert str(caught.value).isprintable()
+    assert AddressBook(form.format(tmp_path / "later")).urls() == []
+    assert AddressBook(form.format(tmp_path / "folder" / "later")).urls() == []
+
+
+def test_a_file_that_may_not_be_read_is_refused_at_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("host")
+    monkeypatch.setattr(
+        "os.access", lambda *args, **kwargs: False
+    )  # who may read everything is not stopped by a mode
+    with pytest.raises(AddressError, match="may not be read"):
+        AddressBook(f"file:{tmp_path / 'file'}")
