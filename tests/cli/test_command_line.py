@@ -127,6 +127,7 @@ def test_the_doctor_says_what_the_machine_offers():
         "receive buffer limit",
         "send buffer limit",
         "cores",
+        "encryption",
         "torch",
     ):
         assert word in done.stdout

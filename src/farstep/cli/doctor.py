@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from farstep import _native
+
 __all__ = ["doctor"]
 
 UDP_SEGMENT = 103
@@ -54,6 +56,9 @@ def _findings() -> Iterator[Finding]:
         "cores usable", str(cores), "" if cores > 1 else "the demo runs four ranks; give it two cores or more"
     )
     yield _memory()
+    missing = _native.why_no_libcrypto()
+    protection = "no" if missing else "yes, by the system's libcrypto"
+    yield Finding("encryption", protection, missing and f"{missing}; connections can only have mode off")
     yield _package("torch", "needed by farstep train")
     yield _package("plotly", "needed for HTML reports")
 

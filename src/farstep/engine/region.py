@@ -15,12 +15,10 @@ __all__ = ["Region", "RemoteRegion"]
 
 
 class RemoteRegion(NamedTuple):
-    """Names a peer's region. Offsets into it start at 0; it carries no address.
+    """Names a peer's region. Offsets into it start at 0; it carries no address of the peer's memory.
 
-    Attributes:
-        rkey: 64-bit key, of which 48 bits are chosen at random. The lower half goes into RETH as the remote key, the
-            upper half is that of the region's first address.
-        length_bytes: size of the region.
+    Of the 64 bits of the key 48 are chosen at random. The lower half goes into RETH as the remote key, the upper half
+    is that of the region's first address.
     """
 
     rkey: int
