@@ -156,6 +156,7 @@ function showSites() {
   fill("sites", columns, [...sites].sort().map(([name, site]) => [
     name || "–", String(site.groups), bytes(site.tx), bytes(site.rx), bytes(site.txRate), bytes(site.rxRate), number(site.resent),
   ]));
+  byId("no-sites").hidden = sites.size > 0;
 }
 
 function showPlanes() {
