@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -206,8 +206,7 @@ class LabFaults:
         """Lets routing follow what is cut, now."""
         self._reroute_ns = None
         wanted = ecmp_routes(self.wiring, self._cut_links())
-        for node, lines in changes(self.wiring, self._routes, wanted).items():
-            self.lab.shell.ip(self.wiring.slugs[node], lines, force=True)
+        self.lab.shell.ip(self._by_slug(changes(self.wiring, self._routes, wanted)), force=True)
         self._routes = wanted
 
     # -- doing it -------------------------------------------------------------------------------------------
@@ -272,18 +271,18 @@ class LabFaults:
             del routes[network]
 
     def _carry_out(self, commands: _Commands) -> None:
-        shell, slugs = self.lab.shell, self.wiring.slugs
-        for node, rules in commands.nft.items():
-            shell.nft(slugs[node], "".join(rules))
-        for node, lines in commands.ip.items():
-            shell.ip(slugs[node], lines)
-        for node, lines in commands.tc.items():
-            shell.tc(slugs[node], lines)
+        shell = self.lab.shell
+        shell.nft(self._by_slug(commands.nft))
+        shell.ip(self._by_slug(commands.ip))
+        shell.tc(self._by_slug(commands.tc))
         if commands.requests:
             with self.lab.keeper() as keeper:
                 assert keeper is not None
                 for op, arguments in commands.requests:
                     keeper.request(op, **arguments)
+
+    def _by_slug(self, lines: Mapping[int, list[str]]) -> dict[str, list[str]]:
+        return {self.wiring.slugs[node]: of_node for node, of_node in lines.items()}
 
     # -- the rest ---------------------------------------------------------------------------------------------
 

@@ -355,21 +355,27 @@ class _Build:
 
     def _nodes(self, lab: FabricLab, features: Features) -> None:
         wiring, shell = lab.wiring, lab.shell
+        nodes = dict(enumerate(wiring.slugs))
         routes = changes(wiring, {}, ecmp_routes(wiring))
-        for node, slug in enumerate(wiring.slugs):
-            shell.sysctl(slug, wiring.sysctls(node))
-            shell.ip(slug, [*wiring.setup(node), *wiring.usid_routes(node), *routes.get(node, ())])
-            links = [int(link) for link in self.record.topology.out_links(node)]
-            queues = [
-                shaping(wiring.cables[link >> 1], link, LinkState(), self.record.options) for link in links
-            ]
-            shell.tc(slug, [line for line in queues if line is not None])
-            if features.marks:
-                rules = [
-                    marking_rules(wiring.cables[link >> 1], link, LinkState(), self.record.options)
-                    for link in links
-                ]
-                shell.nft(slug, "".join(rules))
+        shell.sysctl({slug: wiring.sysctls(node) for node, slug in nodes.items()})
+        shell.ip(
+            {
+                slug: [*wiring.setup(node), *wiring.usid_routes(node), *routes.get(node, ())]
+                for node, slug in nodes.items()
+            }
+        )
+        queues: dict[str, list[str]] = {}
+        marks: dict[str, list[str]] = {}
+        for cable in wiring.cables:
+            for link in (2 * cable.number, 2 * cable.number + 1):
+                slug = nodes[cable.sender(link).node]
+                queue = shaping(cable, link, LinkState(), self.record.options)
+                queues.setdefault(slug, []).extend([queue] if queue is not None else [])
+                rules = marking_rules(cable, link, LinkState(), self.record.options)
+                marks.setdefault(slug, []).extend([rules] if rules else [])
+        shell.tc(queues)
+        if features.marks:
+            shell.nft(marks)
 
 
 def carried_state(cable: Cable, link: int, state: LinkState, options: LabOptions) -> ChannelState:

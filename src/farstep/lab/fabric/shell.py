@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from farstep.lab.fabric.errors import LabError
@@ -24,6 +25,9 @@ COMMANDS = {
     "mount": "mount",
 }
 """What a lab needs, and the package of Debian that has it."""
+
+AT_ONCE_MAX = 16
+"""Commands that run at once."""
 
 COMMAND_S_MAX = 60.0
 """Longest time a command may take; a batch of thousands of routes takes a second."""
@@ -111,25 +115,35 @@ class Shell:
             raise LabError(f"{' '.join(command)}: {said}")
         return done.stdout
 
-    def ip(self, slug: str, lines: Iterable[str], *, force: bool = False) -> None:
-        """Runs lines of `ip` in a node; with `force`, goes on after one that fails."""
-        text = "".join(f"{line}\n" for line in lines)
-        if text:
-            command = ["ip", "-6", *(("-force",) if force else ()), "-batch", "-"]
-            self.run(self.inside(slug, command), text=text, check=not force)
+    def ip(self, lines: Mapping[str, Iterable[str]], *, force: bool = False) -> None:
+        """Runs lines of `ip` in nodes; with `force`, goes on after one that fails."""
+        command = ["ip", "-6", *(("-force",) if force else ()), "-batch", "-"]
+        self._in_nodes(command, lines, check=not force)
 
-    def tc(self, slug: str, lines: Iterable[str]) -> None:
-        """Runs lines of `tc` in a node."""
-        text = "".join(f"{line}\n" for line in lines)
-        if text:
-            self.run(self.inside(slug, ["tc", "-batch", "-"]), text=text)
+    def tc(self, lines: Mapping[str, Iterable[str]]) -> None:
+        """Runs lines of `tc` in nodes."""
+        self._in_nodes(["tc", "-batch", "-"], lines)
 
-    def nft(self, slug: str, rules: str) -> None:
-        """Loads rules into the packet filter of a node, all or none."""
-        if rules:
-            self.run(self.inside(slug, ["nft", "-f", "-"]), text=rules)
+    def nft(self, rules: Mapping[str, Iterable[str]]) -> None:
+        """Loads rules into the packet filters of nodes, in each all or none."""
+        self._in_nodes(["nft", "-f", "-"], rules)
 
-    def sysctl(self, slug: str, settings: Mapping[str, str]) -> None:
-        """Sets kernel settings of a node."""
-        pairs = [f"{key}={value}" for key, value in settings.items()]
-        self.run(self.inside(slug, ["sysctl", "-qw", *pairs]))
+    def sysctl(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """Sets kernel settings of nodes."""
+        lines = {slug: [f"{key}={value}" for key, value in of.items()] for slug, of in settings.items()}
+        self._in_nodes(["sysctl", "-q", "-p", "-"], lines)
+
+    def _in_nodes(
+        self, command: Sequence[str], lines: Mapping[str, Iterable[str]], *, check: bool = True
+    ) -> None:
+        """Runs a command in several nodes at once, for most of its time is waiting for the kernel.
+
+        Raises:
+            LabError: it failed somewhere.
+        """
+        texts = {slug: "".join(f"{line}\n" for line in of) for slug, of in lines.items()}
+        wanted = [(self.inside(slug, command), text) for slug, text in texts.items() if text]
+        with ThreadPoolExecutor(max(1, min(AT_ONCE_MAX, len(wanted)))) as pool:
+            done = [pool.submit(self.run, line, text=text, check=check) for line, text in wanted]
+        for future in done:
+            future.result()
