@@ -172,10 +172,11 @@ def test_what_members_say_stays_text(run, browser):
     run.members[0].event("straggler", reason=SCRIPT)
     run.members[0].event(SCRIPT[:60], reason=SCRIPT)
     run.members[0].report_failure(1, ["c-0"], SCRIPT)
-    run.members[1].leave(SCRIPT)
     with opened(browser, run.served.base) as page:
         shows(page, "#suspects", re.escape("onerror"))
         shows(page, "#failures", "<script>")
+        run.members[1].leave(SCRIPT)  # not before: the generation without it would answer the report
+        shows(page, "#generations", "planned.*<script>")
         shows(page, "#events", "<img src=x")
         page.wait_for_timeout(500)
         assert page.evaluate("window.hacked") is None
