@@ -18,7 +18,7 @@ from farstep.engine import (
     SecurityError,
     WaitTimeout,
 )
-from farstep.engine.control_channel import PENDING_MAX, ControlListener, connect_control
+from farstep.engine.control_channel import PENDING_MAX, ControlListener, connect_control, secure_stream
 from tests.integration.engine_pair import WAIT_S
 from tests.integration.wiretap import SMALL, identities, secured
 
@@ -176,3 +176,15 @@ def test_messages_that_are_too_long_are_not_read(people):
         accepted.close()
         with pytest.raises(EngineError, match="control channel"):
             calling.receive(WAIT_S)
+
+
+def test_a_connection_of_ones_own_can_be_secured(people):
+    here, there = socket.socketpair()
+    with ThreadPoolExecutor(2) as pool:
+        calling = pool.submit(secure_stream, here, people["alice"], is_caller=True, peer_identity="bob")
+        answering = pool.submit(secure_stream, there, people["bob"], is_caller=False)
+        (stream, name), (other, other_name) = calling.result(), answering.result()
+    with stream, other:
+        assert (name, other_name) == ("bob", "alice")
+        stream.sendall(b"x")
+        assert other.recv(1) == b"x"

@@ -10,12 +10,20 @@ import threading
 import numpy as np
 import pytest
 
-from farstep.engine import Endpoint, EndpointProfile, EngineError, InvalidFieldError, PortConfig
+from farstep.engine import (
+    Endpoint,
+    EndpointProfile,
+    EngineError,
+    InvalidFieldError,
+    PortConfig,
+    SecurityProfile,
+)
 from farstep.engine.descriptor import ConnectionDescriptor
 from farstep.engine.path_mode import why_not_srv6
 from farstep.mrc import codec
 from farstep.mrc.addressing import Attachment, PathTemplate, SrEv
 from tests.integration.engine_pair import WAIT_S, engine_pair
+from tests.integration.wiretap import identities
 
 PLANES = 2
 UPLINKS = 6
@@ -305,3 +313,17 @@ def test_descriptors_carry_the_attachment():
         descriptor = ConnectionDescriptor.decode(a.create_connection().descriptor)
     assert descriptor.path_mode == "srv6"
     assert [port.attachment for port in descriptor.ports] == [attachment(3)] * PLANES
+
+
+@pytest.mark.usefixtures("loopback")
+def test_chosen_paths_carry_protected_packets(tmp_path):
+    identity = identities(tmp_path, "a")["a"]
+    wish = SecurityProfile(identity=identity, within_site="encrypt")
+    profile = dataclasses.replace(PROFILE, security=wish)
+    with engine_pair(ports(0), ports_b=ports(1), profile=profile) as pair:
+        assert pair.a.path_mode == "srv6"
+        assert pair.to_b.protection == "encrypt"
+        content = np.random.default_rng(1).integers(0, 256, 500_000, dtype=np.uint8).tobytes()
+        assert pair.send(content).tobytes() == content
+        assert all(path.tx_packets for path in pair.to_b.stats(with_paths=True).paths)
+        assert pair.b.stats().rejected["forged"] == 0

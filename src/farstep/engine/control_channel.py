@@ -28,7 +28,7 @@ from farstep.engine.key_agreement import name_of_peer
 from farstep.engine.profile import split_address
 from farstep.engine.security import Identity
 
-__all__ = ["ControlChannel", "ControlListener", "connect_control"]
+__all__ = ["ControlChannel", "ControlListener", "connect_control", "secure_stream"]
 
 MESSAGE_BYTES_MAX = 1 << 20
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -189,9 +189,7 @@ class ControlListener:
 
     def _greet(self, stream: socket.socket) -> None:
         try:
-            channel = _secured(
-                stream, self._context, self._identity, is_caller=False, timeout_s=self._handshake_timeout_s
-            )
+            channel = self._channel(stream)
         except EngineError as error:
             self.last_refusal = str(error)
         else:
@@ -202,6 +200,14 @@ class ControlListener:
                 channel.close()
         finally:
             self._room.release()
+
+    def _channel(self, stream: socket.socket) -> ControlChannel:
+        if self._context is None or self._identity is None:
+            return ControlChannel(stream, "", is_caller=False)
+        secured, name = _shake_hands(
+            stream, self._context, self._identity, False, self._handshake_timeout_s, None
+        )
+        return ControlChannel(secured, name, is_caller=False)
 
     def close(self) -> None:
         """Stops listening; channels that were accepted stay open. Safe to call twice."""
@@ -245,34 +251,65 @@ def connect_control(
     except OSError as error:
         raise EngineError(f"cannot connect to {address}: {error.strerror or error}") from None
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return _secured(stream, context, identity, is_caller=True, expected=peer_identity, timeout_s=timeout_s)
+    if context is None or identity is None:
+        return ControlChannel(stream, "", is_caller=True)
+    secured, name = _shake_hands(stream, context, identity, True, timeout_s, peer_identity)
+    return ControlChannel(secured, name, is_caller=True)
 
 
-def _secured(
+def secure_stream(
     stream: socket.socket,
-    context: ssl.SSLContext | None,
-    identity: Identity | None,
+    identity: Identity,
     *,
     is_caller: bool,
+    peer_identity: str | None = None,
+    timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> tuple[ssl.SSLSocket, str]:
+    """Turns a TCP connection into one with TLS 1.3 in which both ends show certificates.
+
+    Args:
+        stream: the connection, which is closed where that fails.
+        identity: who this end is.
+        is_caller: whether this end made the connection; the other end says the opposite.
+        peer_identity: name that the peer's certificate must have; None: any of our authority.
+        timeout_s: for the handshake.
+
+    Returns:
+        What takes the place of the stream, and the name in the peer's certificate.
+
+    Raises:
+        SecurityError: the certificates do not fit.
+    """
+    return _shake_hands(
+        stream, _context(identity, is_caller=is_caller), identity, is_caller, timeout_s, peer_identity
+    )
+
+
+def _shake_hands(
+    stream: socket.socket,
+    context: ssl.SSLContext,
+    identity: Identity,
+    is_caller: bool,
     timeout_s: float,
-    expected: str | None = None,
-) -> ControlChannel:
-    """Returns a channel over the stream, which is closed where there can be none."""
-    if context is None or identity is None:
-        return ControlChannel(stream, "", is_caller=is_caller)
+    expected: str | None,
+) -> tuple[ssl.SSLSocket, str]:
     try:
         stream.settimeout(timeout_s)
-        stream = context.wrap_socket(stream, server_side=not is_caller, do_handshake_on_connect=False)
-        stream.do_handshake()
-        name = name_of_peer(identity, stream.getpeercert(binary_form=True) or b"", expected)
+        secured = context.wrap_socket(stream, server_side=not is_caller, do_handshake_on_connect=False)
+    except BaseException:
+        stream.close()
+        raise
+    try:
+        secured.do_handshake()
+        name = name_of_peer(identity, secured.getpeercert(binary_form=True) or b"", expected)
         # Each end says that it is content: in TLS 1.3 a caller has ended its handshake before the listener has even
         # looked at its certificate.
-        stream.sendall(_CONTENT)
-        if stream.recv(1) != _CONTENT:
+        secured.sendall(_CONTENT)
+        if secured.recv(1) != _CONTENT:
             raise SecurityError("the peer has closed the control channel during the handshake")
-        return ControlChannel(stream, name, is_caller=is_caller)
+        return secured, name
     except BaseException as error:
-        stream.close()
+        secured.close()
         if isinstance(error, OSError):
             raise SecurityError(_why_not(error, timeout_s)) from None
         raise
