@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from farstep.engine import Endpoint, EndpointProfile, RemoteRegion
-from farstep.engine.fabric_ports import fabric_ports_here
+from farstep.engine.address_file import fabric_ports_here
 from farstep.mrc import codec
 
 WAIT_S = 60.0

@@ -10,6 +10,7 @@ with Endpoint(ports=["127.0.0.1", "127.0.0.1"]) as endpoint:
 ```
 """
 
+from farstep.engine.address_file import fabric_ports, fabric_ports_here
 from farstep.engine.completion import Completion
 from farstep.engine.connection import Connection
 from farstep.engine.endpoint import Endpoint
@@ -35,9 +36,11 @@ from farstep.engine.stats import (
     PlaneStats,
     PortStats,
 )
+from farstep.mrc.addressing import Attachment
 from farstep.mrc.errors import InvalidFieldError
 
 __all__ = [
+    "Attachment",
     "Completion",
     "CongestionStats",
     "Connection",
@@ -64,4 +67,6 @@ __all__ = [
     "SecurityError",
     "SecurityProfile",
     "WaitTimeout",
+    "fabric_ports",
+    "fabric_ports_here",
 ]

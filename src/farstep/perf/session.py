@@ -22,7 +22,7 @@ from farstep.engine import (
     RemoteRegion,
     WaitTimeout,
 )
-from farstep.engine.fabric_ports import fabric_ports_here
+from farstep.engine.address_file import fabric_ports_here
 from farstep.engine.security import SecurityProfile
 from farstep.perf.errors import PerfError
 from farstep.perf.figures import ConnectionFigures, Interval, LatencyFigures, PerfResult, Sample

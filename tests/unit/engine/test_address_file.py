@@ -5,7 +5,7 @@ import json
 import pytest
 
 from farstep.engine import EngineError, PortConfig
-from farstep.engine.fabric_ports import fabric_ports, fabric_ports_here
+from farstep.engine.address_file import fabric_ports, fabric_ports_here
 from farstep.mrc.addressing import Attachment
 
 TABLE = {
