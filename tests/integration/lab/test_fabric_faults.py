@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from farstep.fabric import leaf_spine, parse_fault
+from farstep.fabric import clos, leaf_spine, parse_fault
 from farstep.fabric.addresses import ev_of
 from farstep.fabric.topology import LinkTimeline
 from farstep.lab.fabric import FabricLab, FaultNotice, LabError, LabFaults, link_states
+from farstep.lab.fabric.impairments import LinkState
 from tests.integration.lab.lab_kit import (
     Arrived,
     has_carrier,
@@ -138,6 +139,41 @@ def test_routing_follows_what_is_signalled_and_nothing_else(lab: FabricLab, faul
     assert after.count == 1280
     assert link_number(lab, "t1/p0/0->t0/p0/1") in after.links
     assert link_number(lab, "t0/p1/1->nic/3") in after.links
+
+
+def tables(lab: FabricLab) -> dict[str, list[str]]:
+    """Everything a kernel forwards, shapes and filters by, in every node."""
+    ask = "ip -6 route show table all; tc qdisc show; nft list ruleset | sed 's/packets [0-9]* bytes [0-9]*//'; ip link"
+    return {
+        slug: sorted(lab.shell.run(lab.shell.inside(slug, ["sh", "-c", ask])).splitlines())
+        for slug in lab.wiring.slugs
+    }
+
+
+@pytest.mark.parametrize("nics", [4, 8])
+def test_what_is_mended_is_as_it_was(nics: int) -> None:
+    """Also where cables are parallel, as with 4 NICs, and where a killed command left them half broken."""
+    with own_folder():
+        lab = FabricLab.up(clos(nics, planes=2, radix=nics, port_gbps=0.1), name=lab_name("mended"))
+        try:
+            at_first = tables(lab)
+            with LabFaults(lab) as faults:
+                for states in (
+                    {"is_down": True, "is_signalled": True},
+                    {"is_down": True},
+                    {"loss": 0.5, "rate_share": 0.5},
+                ):
+                    faults.set("link:*-*", **states)
+                    faults.reroute()
+                    assert tables(lab) != at_first
+                    faults.clear()
+                    assert tables(lab) == at_first
+                faults.set("link:*-*", is_down=True, is_signalled=True)
+                faults.states = {link: LinkState(rate_share=0.5) for link in faults.states}
+                faults.clear()
+                assert tables(lab) == at_first
+        finally:
+            lab.down()
 
 
 def test_a_script_is_carried_out_in_order_and_its_end_is_remembered(lab: FabricLab) -> None:

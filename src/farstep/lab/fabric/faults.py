@@ -193,7 +193,7 @@ class LabFaults:
     def clear(self) -> None:
         """Mends everything, and lets routing follow at once."""
         mended = dict(self.states)
-        self._move(dict.fromkeys(mended, LinkState()))
+        self._move(dict.fromkeys(mended, LinkState()), is_thorough=True)
         self.reroute()
         if mended:
             self._say(
@@ -211,39 +211,48 @@ class LabFaults:
 
     # -- doing it -------------------------------------------------------------------------------------------
 
-    def _move(self, wanted: dict[int, LinkState]) -> None:
-        """Brings links from the state they are in to another, and remembers it."""
+    def _move(self, wanted: dict[int, LinkState], *, is_thorough: bool = False) -> None:
+        """Brings links from the state they are in to another, and remembers it.
+
+        Args:
+            wanted: the states, by directed link.
+            is_thorough: trusts nothing that is remembered of these links: who did it last may have been killed at it.
+        """
         before = dict(self.states)
         for link, state in wanted.items():
             if state == LinkState():
                 self.states.pop(link, None)
             else:
                 self.states[link] = state
-        self._save(
-            {**before, **self.states}
-        )  # so that whatever happens now, all of it is known to be touched
+        self._save({**before, **self.states})  # whatever happens now, all that is touched is known to be
         commands = _Commands()
         for cable in sorted({link >> 1 for link in wanted}):
-            self._move_cable(self.wiring.cables[cable], before, commands)
-        self._carry_out(commands)
+            self._move_cable(self.wiring.cables[cable], before, commands, is_thorough)
+        try:
+            self._carry_out(commands)
+        except BaseException:
+            self.states = {**before, **self.states}  # nobody knows how far it came: all of it is to be mended
+            raise
         self._save(self.states)
 
-    def _move_cable(self, cable: Cable, before: dict[int, LinkState], commands: _Commands) -> None:
+    def _move_cable(
+        self, cable: Cable, before: dict[int, LinkState], commands: _Commands, is_thorough: bool
+    ) -> None:
         links = (2 * cable.number, 2 * cable.number + 1)
         old = tuple(before.get(link, LinkState()) for link in links)
         new = tuple(self.states.get(link, LinkState()) for link in links)
-        if is_cut(*old) != is_cut(*new):
+        if is_thorough or is_cut(*old) != is_cut(*new):
             self._cut(cable, is_cut(*new), commands)
         for link, was, now in zip(links, old, new, strict=True):
             if cable.is_carried:
-                if was != now:
+                if is_thorough or was != now:
                     state = asdict(carried_state(cable, link, now, self._options))
                     commands.requests.append(("link", {"number": link, "state": state}))
                 continue
             sender, receiver = cable.sender(link), cable.receiver(link)
-            if (was.is_dropping, was.loss) != (now.is_dropping, now.loss):
+            if is_thorough or (was.is_dropping, was.loss) != (now.is_dropping, now.loss):
                 commands.nft.setdefault(receiver.node, []).append(arrival_rules(cable, link, now))
-            if (was.rate_share, was.delay_ns) != (now.rate_share, now.delay_ns):
+            if is_thorough or (was.rate_share, was.delay_ns) != (now.rate_share, now.delay_ns):
                 queue = shaping(cable, link, now, self._options)
                 device = f"dev {sender.interface} root"
                 commands.tc.setdefault(sender.node, []).append(queue or f"qdisc replace {device} pfifo_fast")

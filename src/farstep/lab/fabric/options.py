@@ -22,7 +22,7 @@ BURST_MS = 0.5
 BURST_PACKETS_MIN = 2
 """...but never less than so many packets."""
 
-QUEUE_PACKETS_MIN = 16
+QUEUE_PACKETS_MIN = 8
 """A queue holds this many packets of full size at least."""
 
 

@@ -218,15 +218,15 @@ class FabricWiring:
         if self.is_switch(node) and over is None:
             # What no entry matches is dropped without an answer, as in a switch: nobody could be reached by it.
             lines.append(f"route replace blackhole {self._block}")
-        for number, entry in enumerate(self.plan.table(node)):
-            lines += [line for line in self._route(entry, number) if over is None or f"dev {over}" in line]
+        for entry in self.plan.table(node):
+            lines += [line for line in self._route(entry) if over is None or line.endswith(f" dev {over}")]
         return lines
 
     @property
     def _block(self) -> str:
         return f"{self.plan.block >> 16:x}:{self.plan.block & 0xFFFF:x}::/32"
 
-    def _route(self, entry: TableEntry, number: int) -> Iterator[str]:
+    def _route(self, entry: TableEntry) -> Iterator[str]:
         if entry.hop is Hop.DELIVER:
             yield f"route replace local {entry.network} dev lo"
         elif entry.hop is Hop.SEND:

@@ -49,6 +49,15 @@ def test_the_table_of_a_t0_is_static(wiring: FabricWiring) -> None:
     assert wiring.usid_routes(4, over="u1") == ["route replace fcbb:bbbb:4001::/48 dev u1"]
 
 
+def test_what_an_interface_has_lost_is_its_own_and_not_that_of_a_longer_name() -> None:
+    parallel = FabricWiring(clos(4, planes=1, radix=4), LabOptions())
+    t1 = parallel.plan.switches(1)[0]
+    assert len(parallel.usid_routes(t1, over="d0")) == 2
+    assert not any("d0x1" in line for line in parallel.usid_routes(t1, over="d0"))
+    many = FabricWiring(leaf_spine(leaves=2, spines=12, nics_per_leaf=2), LabOptions())
+    assert many.usid_routes(4, over="u1") == ["route replace fcbb:bbbb:4001::/48 dev u1"]
+
+
 def test_a_nic_delivers_whatever_is_behind_its_downlink(wiring: FabricWiring) -> None:
     assert wiring.usid_routes(3) == [
         "route replace fcbb:bbbb:2001::/48 dev p0",
