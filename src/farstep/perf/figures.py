@@ -13,9 +13,25 @@ from farstep.engine import ConnectionStats
 __all__ = ["ConnectionFigures", "Interval", "LatencyFigures", "PerfResult", "Sample"]
 
 
-@dataclass(frozen=True, slots=True)
+_COUNTED = (
+    "sent_bytes",
+    "sent_writes",
+    "received_bytes",
+    "received_writes",
+    "packets",
+    "retransmitted",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Counters of one connection at one end."""
+    """Counters of one connection at one end, since its start.
+
+    Attributes:
+        sent_bytes: confirmed by the peer, writes of ours that are through.
+        received_bytes: placed in memory here.
+        retransmitted: packets sent again.
+    """
 
     sent_bytes: int = 0
     sent_writes: int = 0
@@ -28,7 +44,7 @@ class Sample:
 
     @classmethod
     def of(cls, stats: ConnectionStats, size_bytes: int, total_bytes: int | None) -> Sample:
-        """Takes them from a connection; what was sent are writes that the peer has confirmed."""
+        """Takes them from a connection."""
         sent = stats.completed * size_bytes
         return cls(
             sent_bytes=sent if total_bytes is None else min(sent, total_bytes),
@@ -43,24 +59,10 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionFigures:
-    """What one connection, or all together, did in a span of time, seen from one end.
-
-    Attributes:
-        sent_bytes: confirmed by the peer, writes of ours that are through.
-        received_bytes: placed in memory here.
-        retransmitted: packets sent again.
-    """
+class ConnectionFigures(Sample):
+    """What one connection, or all together, did in a span of time, seen from one end."""
 
     seconds: float
-    sent_bytes: int = 0
-    sent_writes: int = 0
-    received_bytes: int = 0
-    received_writes: int = 0
-    packets: int = 0
-    retransmitted: int = 0
-    cwnd_bytes: int = 0
-    rtt_us: float = 0.0
 
     @property
     def sent_bits_per_s(self) -> float:
@@ -75,31 +77,18 @@ class ConnectionFigures:
     @classmethod
     def between(cls, first: Sample, last: Sample, seconds: float) -> ConnectionFigures:
         """What happened between two samples."""
-        return cls(
-            seconds=seconds,
-            sent_bytes=last.sent_bytes - first.sent_bytes,
-            sent_writes=last.sent_writes - first.sent_writes,
-            received_bytes=last.received_bytes - first.received_bytes,
-            received_writes=last.received_writes - first.received_writes,
-            packets=last.packets - first.packets,
-            retransmitted=last.retransmitted - first.retransmitted,
-            cwnd_bytes=last.cwnd_bytes,
-            rtt_us=last.rtt_us,
-        )
+        moved = {name: getattr(last, name) - getattr(first, name) for name in _COUNTED}
+        return cls(seconds=seconds, cwnd_bytes=last.cwnd_bytes, rtt_us=last.rtt_us, **moved)
 
     @classmethod
     def together(cls, each: Sequence[ConnectionFigures], seconds: float) -> ConnectionFigures:
         """Adds up connections, which share their window; the round trip is the mean."""
+        moved = {name: sum(getattr(one, name) for one in each) for name in _COUNTED}
         return cls(
             seconds=seconds,
-            sent_bytes=sum(one.sent_bytes for one in each),
-            sent_writes=sum(one.sent_writes for one in each),
-            received_bytes=sum(one.received_bytes for one in each),
-            received_writes=sum(one.received_writes for one in each),
-            packets=sum(one.packets for one in each),
-            retransmitted=sum(one.retransmitted for one in each),
             cwnd_bytes=max((one.cwnd_bytes for one in each), default=0),
             rtt_us=sum(one.rtt_us for one in each) / len(each) if each else 0.0,
+            **moved,
         )
 
     def table(self) -> dict[str, Any]:
