@@ -22,7 +22,7 @@ from farstep.engine.descriptor import ConnectionDescriptor
 from farstep.engine.path_mode import why_not_srv6
 from farstep.mrc import codec
 from farstep.mrc.addressing import Attachment, PathTemplate, SrEv
-from tests.integration.engine_pair import WAIT_S, engine_pair
+from tests.integration.engine_pair import WAIT_S, connect, engine_pair
 from tests.integration.wiretap import identities
 
 PLANES = 2
@@ -91,6 +91,19 @@ def test_active_paths_are_chosen_before_backups():
         paths = pair.to_b.stats(with_paths=True).paths
         assert [path.active for path in paths] == [True, True, True, False, False] * PLANES
         assert len({path.value for path in paths}) == len(paths)
+
+
+@pytest.mark.usefixtures("loopback")
+def test_public_addresses_are_for_other_networks():
+    with (
+        Endpoint(ports(0), profile=PROFILE, name="a", site="east") as a,
+        Endpoint(ports(1), profile=PROFILE, name="b", site="west") as b,
+    ):
+        b.set_public_addresses(0, {"*": ("192.0.2.1", 9)})
+        to_b, to_a = connect(a, b)
+        region, landing = a.register(bytes(5000)), b.register(bytearray(5000))
+        to_b.write(region, 0, 5000, landing.remote, 0, immediate=1).wait(WAIT_S)
+        assert to_a.wait_immediate(WAIT_S) == 1
 
 
 class Tap(threading.Thread):

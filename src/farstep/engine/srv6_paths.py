@@ -66,6 +66,8 @@ def set_srv6_paths(
     p.active_per_plane = max(sum(flags) for flags in per_plane)
     p.backup_per_plane = max(len(flags) - sum(flags) for flags in per_plane)
     p.entropy_values, p.path_addresses = values, addresses
+    # Of these the port counts; public addresses are for networks with translators.
+    p.peer_addresses = [(port.host, port.port) for port in peer.ports]
 
 
 def _attachment(end: ConnectionDescriptor, port: int) -> Attachment:
