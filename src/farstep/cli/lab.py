@@ -141,9 +141,13 @@ def status(
             if reason is not None:
                 print(f"lab {lab.name} {reason}; farstep lab down --name {lab.name} clears it away")
                 continue
-            print(f"{_summary(lab)}; {len(lab.processes())} processes run in it")
+            print(f"{_summary(lab)}; {_running(len(lab.processes()))} in it")
             for cable, what in _broken(lab).items():
                 print(f"  {cable}: {what}")
+
+
+def _running(count: int) -> str:
+    return "nothing runs" if not count else "1 process runs" if count == 1 else f"{count} processes run"
 
 
 def _table(lab: "FabricLab") -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 import contextlib
 import ipaddress
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from farstep.fabric.addresses import ev_of
 from farstep.lab.fabric import FabricLab, LabFaults
 from tests.integration.lab.lab_kit import (
     QUIET,
+    WAIT_S,
     has_carrier,
     lab_name,
     link_number,
@@ -94,6 +98,43 @@ def test_traffic_that_says_no_path_is_spread_over_all(lab: FabricLab) -> None:
     of_a_port = send(lab, 0, 3, lab.wiring.plan.host_address(3, 1), count=3200, flows=64, no_checksum=False)
     assert of_a_port.count == 3200
     assert {topology.link_plane[link] for link in of_a_port.links} == {1}
+
+
+MPTCP = """
+import socket, sys
+IPPROTO_MPTCP = 262
+box = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP)
+if sys.argv[1] == "listen":
+    box.bind(("::", 5000))
+    box.listen()
+    print("ready", flush=True)
+    peer, _ = box.accept()
+    while peer.recv(1 << 20):
+        pass
+else:
+    box.connect((sys.argv[1], 5000))
+    for _ in range(400):
+        box.sendall(bytes(65536))
+"""
+
+
+def test_mptcp_has_a_subflow_in_every_plane(lab: FabricLab) -> None:
+    if not Path("/proc/sys/net/mptcp").exists():
+        pytest.skip("the kernel has no MPTCP")
+    before = lab.counters()
+    server = lab.popen(3, [sys.executable, "-c", MPTCP, "listen"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        client = lab.run(0, [sys.executable, "-c", MPTCP, str(lab.wiring.plan.host_address(3))])
+        assert client.returncode == 0, client.stderr
+        server.communicate(timeout=WAIT_S)
+    finally:
+        server.kill()
+        server.wait()
+    after = lab.counters()
+    for link in map(int, lab.record.topology.nic_links(0)):
+        assert after[link][1] - before[link][1] > 400 * 65536 / 10
 
 
 def test_links_keep_to_their_rate_and_mark_what_is_too_much(lab: FabricLab) -> None:

@@ -113,7 +113,7 @@ def test_down_leaves_nothing(place: Place, fabric: str) -> None:
     place.up(fabric)
     assert place.traces() != place.at_first
     left_running = place.start("run", "--name", place.name, "--nic", "3", "--", "sleep", "3601")
-    wait_for(lambda: "; 1 processes" in place.run("status", "--name", place.name), "the command runs")
+    wait_for(lambda: "; 1 process runs" in place.run("status", "--name", place.name), "the command runs")
     place.run("down", "--name", place.name)
     left_running.communicate(timeout=WAIT_S)
     assert left_running.returncode != 0
@@ -282,13 +282,13 @@ def test_a_lab_without_root_works_and_leaves_nothing(ordinary: Place, fabric: st
     listening = ordinary.start(*at, "--nic", "3", "--", sys.executable, "-c", inside + receive)
     assert listening.stdout is not None
     assert listening.stdout.readline() == "ready\n"
-    assert "; 1 processes" in ordinary.run("status", "--name", ordinary.name)
+    assert "; 1 process runs" in ordinary.run("status", "--name", ordinary.name)
     ordinary.run(*at, "--", sys.executable, "-c", inside + send)
     assert listening.communicate(timeout=WAIT_S)[0] == "b'hello'\n"
     script = ordinary.run("fault", "script.toml", "--for-s", "0.05", "--name", ordinary.name)
     assert "down, signalled   t0/p0/0-t1/p0/1" in script
     left_running = ordinary.start(*at, "--", "sleep", "3601")
-    wait_for(lambda: "; 1 processes" in ordinary.run("status", "--name", ordinary.name), "it runs")
+    wait_for(lambda: "; 1 process runs" in ordinary.run("status", "--name", ordinary.name), "it runs")
     ordinary.run("down", "--name", ordinary.name)
     left_running.communicate(timeout=WAIT_S)
     ordinary.check_nothing_is_left()

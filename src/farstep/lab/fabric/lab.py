@@ -364,6 +364,8 @@ class _Build:
                 for node, slug in nodes.items()
             }
         )
+        # Not every kernel has MPTCP, and a lab is of use without.
+        shell.ip({slug: wiring.mptcp(node) for node, slug in nodes.items()}, force=True)
         queues: dict[str, list[str]] = {}
         marks: dict[str, list[str]] = {}
         for cable in wiring.cables:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from farstep.fabric.addresses import AddressPlan, Hop, TableEntry
+from farstep.fabric.addresses import PLANES_MAX, AddressPlan, Hop, TableEntry
 from farstep.fabric.errors import ConfigError
 from farstep.fabric.topology.model import NIC_TIER, Topology
 from farstep.lab.fabric.options import LabOptions
@@ -206,6 +206,19 @@ class FabricWiring:
                 lines.append(f"address add {self.plan.host_address(node, plane)}/128 dev {interface} nodad")
                 lines.append(f"address add {self.plan.arrival(node, plane)}/128 dev {interface} nodad")
         return lines
+
+    def mptcp(self, node: int) -> list[str]:
+        """Returns the commands for `ip -batch` by which a NIC tells peers of MPTCP connections its ports' addresses.
+
+        A connection then has a subflow in every plane, beside the one it began with.
+        """
+        if self.is_switch(node):
+            return []
+        addresses = [
+            f"mptcp endpoint add {self.plan.host_address(node, plane)} dev {interface} signal"
+            for plane, interface in enumerate(self.ports(node))
+        ]
+        return [f"mptcp limits set subflow {PLANES_MAX} add_addr_accepted {PLANES_MAX}", *addresses]
 
     def usid_routes(self, node: int, *, over: str | None = None) -> list[str]:
         """Returns the commands for `ip -batch` that make a node's uSID table.
