@@ -19,7 +19,7 @@ from farstep.engine import (
     SecurityProfile,
 )
 from farstep.engine.descriptor import ConnectionDescriptor
-from farstep.engine.path_mode import why_not_srv6
+from farstep.engine.path_mode import why_never_srv6, why_not_srv6
 from farstep.mrc import codec
 from farstep.mrc.addressing import Attachment, PathTemplate, SrEv
 from tests.integration.engine_pair import WAIT_S, connect, engine_pair
@@ -246,6 +246,7 @@ def test_options_that_a_kernel_lacks_are_named(monkeypatch, option, name):
     monkeypatch.setattr(socket, "socket", Refusing)
     monkeypatch.setattr(Refusing, "lacks", option)
     assert why_not_srv6(attachment(0), 0) == f"the kernel has no {name} (Protocol not available)"
+    assert why_never_srv6() == f"the kernel has no {name} (Protocol not available)"
 
 
 def test_a_host_without_ipv6_is_told_so(monkeypatch):
@@ -254,6 +255,7 @@ def test_a_host_without_ipv6_is_told_so(monkeypatch):
 
     monkeypatch.setattr(socket, "socket", refuse)
     assert why_not_srv6(attachment(0), 0) == "there is no IPv6 (Address family not supported by protocol)"
+    assert why_never_srv6() == "there is no IPv6 (Address family not supported by protocol)"
 
 
 def test_a_missing_route_is_named(monkeypatch):

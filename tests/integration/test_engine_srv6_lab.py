@@ -180,3 +180,17 @@ def test_perf_finds_its_ports_in_the_lab(lab: FabricLab, plan: AddressPlan) -> N
     assert [plane["paths"] for plane in report["planes"]] == [2, 2]
     assert report["peer"]["total"]["received_bytes"] == 4 << 20
     assert "received 4.19 MB" in server.communicate(timeout=WAIT_S)[0]
+
+
+def test_a_host_says_which_route_it_lacks(lab: FabricLab) -> None:
+    program = (
+        "from dataclasses import replace\n"
+        "from farstep.engine import *\n"
+        "ports = [replace(p, attachment=replace(p.attachment, leaf=77)) for p in fabric_ports_here()]\n"
+        "try:\n"
+        "    Endpoint(ports, profile=EndpointProfile(path_mode='srv6'))\n"
+        "except EngineError as error:\n"
+        "    print(error)\n"
+    )
+    said = lab.run(SOURCE, [sys.executable, "-c", program]).stdout
+    assert "no route leads to fcbb:bbbb:204d::, the T0 switch of plane 0 (Network is unreachable)" in said

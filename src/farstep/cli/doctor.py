@@ -49,6 +49,7 @@ def _findings() -> Iterator[Finding]:
     yield Finding("kernel", f"{platform.system()} {platform.release()} {platform.machine()}", _kernel_hint())
     yield _offload("UDP GSO (sending)", UDP_SEGMENT, 1200)
     yield _offload("UDP GRO (receiving)", UDP_GRO, 1)
+    yield _chosen_paths()
     yield _socket_buffer("receive buffer limit", "rmem_max")
     yield _socket_buffer("send buffer limit", "wmem_max")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -78,6 +79,13 @@ def _offload(name: str, option: int, value: int) -> Finding:
                 "Linux 5.0 or newer has it; without it each packet costs a call",
             )
     return Finding(name, "yes")
+
+
+def _chosen_paths() -> Finding:
+    from farstep.engine.path_mode import why_never_srv6
+
+    reason = why_never_srv6()
+    return Finding("path mode srv6", f"no: {reason}" if reason else "yes, in a network of micro-SIDs")
 
 
 def _socket_buffer(name: str, key: str) -> Finding:

@@ -15,7 +15,7 @@ from farstep.mrc.errors import InvalidFieldError
 if TYPE_CHECKING:
     from farstep.engine.profile import PortConfig
 
-__all__ = ["PathMode", "PathModeWish", "choose_path_mode", "why_not_srv6"]
+__all__ = ["PathMode", "PathModeWish", "choose_path_mode", "why_never_srv6", "why_not_srv6"]
 
 PathMode = Literal["udp", "srv6"]
 PathModeWish = Literal["auto", "udp", "srv6"]
@@ -77,21 +77,36 @@ def why_not_srv6(attachment: Attachment, plane: int) -> str | None:
     except OSError as error:
         return f"there is no IPv6 ({error.strerror})"
     with probe:
-        for level, option, name in (
-            (socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, "UDP_NO_CHECK6_TX"),
-            (socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, "UDP_NO_CHECK6_RX"),
-            (socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, "IPV6_FLOWINFO_SEND"),
-            (socket.IPPROTO_IPV6, _IPV6_FLOWINFO, "IPV6_FLOWINFO"),
-        ):
-            try:
-                probe.setsockopt(level, option, 1)
-            except OSError as error:
-                return f"the kernel has no {name} ({error.strerror})"
+        if lacks := _lacking(probe):
+            return lacks
         try:
             probe.bind((arrival, 0))
         except OSError as error:
             return f"the arrival address {arrival} of plane {plane} is not an address of this host ({error.strerror})"
         return _why_not_labelled(probe) or _why_not_routed(arrival, gateway, plane)
+
+
+def why_never_srv6() -> str | None:
+    """Returns what this kernel lacks, whatever network it is in; None if nothing."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            return _lacking(probe)
+    except OSError as error:
+        return f"there is no IPv6 ({error.strerror})"
+
+
+def _lacking(probe: socket.socket) -> str | None:
+    for level, option, name in (
+        (socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, "UDP_NO_CHECK6_TX"),
+        (socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, "UDP_NO_CHECK6_RX"),
+        (socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, "IPV6_FLOWINFO_SEND"),
+        (socket.IPPROTO_IPV6, _IPV6_FLOWINFO, "IPV6_FLOWINFO"),
+    ):
+        try:
+            probe.setsockopt(level, option, 1)
+        except OSError as error:
+            return f"the kernel has no {name} ({error.strerror})"
+    return None
 
 
 def _why_not_labelled(probe: socket.socket) -> str | None:
