@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from farstep.fabric import Topology
 from farstep.lab.fabric import FabricLab
 from farstep.lab.fabric.places import FOLDER_VARIABLE
 from farstep.lab.fabric.shell import is_privileged, missing_commands
@@ -89,6 +90,17 @@ def own_folder() -> Iterator[Path]:
 def lab_name(what: str) -> str:
     """A name no other test run on this machine uses."""
     return f"t{os.getpid()}_{what}"[:24]
+
+
+@contextlib.contextmanager
+def built(topology: Topology, what: str) -> Iterator[FabricLab]:
+    """A lab for tests, with a folder of its own."""
+    with own_folder():
+        lab = FabricLab.up(topology, name=lab_name(what))
+        try:
+            yield lab
+        finally:
+            lab.down()
 
 
 # ---- traffic --------------------------------------------------------------------------------------------------

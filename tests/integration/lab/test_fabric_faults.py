@@ -12,11 +12,10 @@ from farstep.lab.fabric import FabricLab, FaultNotice, LabError, LabFaults, link
 from farstep.lab.fabric.impairments import LinkState
 from tests.integration.lab.lab_kit import (
     Arrived,
+    built,
     has_carrier,
-    lab_name,
     link_number,
     needs_lab,
-    own_folder,
     send,
 )
 
@@ -28,13 +27,9 @@ CUT = "link:t0/p0/0-t1/p0/1"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[FabricLab]:
-    with own_folder():
-        topology = leaf_spine(leaves=2, spines=2, nics_per_leaf=2, planes=2, port_gbps=0.1)
-        lab = FabricLab.up(topology, name=lab_name("faults"))
-        try:
-            yield lab
-        finally:
-            lab.down()
+    topology = leaf_spine(leaves=2, spines=2, nics_per_leaf=2, planes=2, port_gbps=0.1)
+    with built(topology, "faults") as lab:
+        yield lab
 
 
 @pytest.fixture
@@ -153,27 +148,23 @@ def tables(lab: FabricLab) -> dict[str, list[str]]:
 @pytest.mark.parametrize("nics", [4, 8])
 def test_what_is_mended_is_as_it_was(nics: int) -> None:
     """Also where cables are parallel, as with 4 NICs, and where a killed command left them half broken."""
-    with own_folder():
-        lab = FabricLab.up(clos(nics, planes=2, radix=nics, port_gbps=0.1), name=lab_name("mended"))
-        try:
-            at_first = tables(lab)
-            with LabFaults(lab) as faults:
-                for states in (
-                    {"is_down": True, "is_signalled": True},
-                    {"is_down": True},
-                    {"loss": 0.5, "rate_share": 0.5},
-                ):
-                    faults.set("link:*-*", **states)
-                    faults.reroute()
-                    assert tables(lab) != at_first
-                    faults.clear()
-                    assert tables(lab) == at_first
-                faults.set("link:*-*", is_down=True, is_signalled=True)
-                faults.states = {link: LinkState(rate_share=0.5) for link in faults.states}
+    with built(clos(nics, planes=2, radix=nics, port_gbps=0.1), "mended") as lab:
+        at_first = tables(lab)
+        with LabFaults(lab) as faults:
+            for states in (
+                {"is_down": True, "is_signalled": True},
+                {"is_down": True},
+                {"loss": 0.5, "rate_share": 0.5},
+            ):
+                faults.set("link:*-*", **states)
+                faults.reroute()
+                assert tables(lab) != at_first
                 faults.clear()
                 assert tables(lab) == at_first
-        finally:
-            lab.down()
+            faults.set("link:*-*", is_down=True, is_signalled=True)
+            faults.states = {link: LinkState(rate_share=0.5) for link in faults.states}
+            faults.clear()
+            assert tables(lab) == at_first
 
 
 def test_a_script_is_carried_out_in_order_and_its_end_is_remembered(lab: FabricLab) -> None:

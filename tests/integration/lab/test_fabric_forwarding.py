@@ -1,6 +1,5 @@
 """Packets in a lab: their paths are those their addresses say, and links are as fast and as slow as described."""
 
-import contextlib
 import ipaddress
 import subprocess
 import sys
@@ -9,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from farstep.fabric import Topology, clos, leaf_spine
+from farstep.fabric import clos, leaf_spine
 from farstep.fabric.addresses import ev_of
 from farstep.lab.fabric import FabricLab, LabFaults
 from tests.integration.lab.lab_kit import (
     QUIET,
     WAIT_S,
+    built,
     has_carrier,
-    lab_name,
     link_number,
     needs_lab,
-    own_folder,
     send,
 )
 
@@ -28,19 +26,9 @@ pytestmark = [pytest.mark.netns, needs_lab]
 COUNT = 200
 
 
-@contextlib.contextmanager
-def build(topology: Topology, what: str) -> Iterator[FabricLab]:
-    with own_folder():
-        lab = FabricLab.up(topology, name=lab_name(what))
-        try:
-            yield lab
-        finally:
-            lab.down()
-
-
 @pytest.fixture(scope="module")
 def lab() -> Iterator[FabricLab]:
-    with build(leaf_spine(leaves=2, spines=2, nics_per_leaf=2, planes=2, port_gbps=0.1), "plain") as lab:
+    with built(leaf_spine(leaves=2, spines=2, nics_per_leaf=2, planes=2, port_gbps=0.1), "plain") as lab:
         yield lab
 
 
@@ -58,7 +46,7 @@ def test_each_ev_goes_over_its_own_links_and_no_others(lab: FabricLab, source: i
 
 def test_parallel_cables_are_told_apart() -> None:
     """One T1 with two cables to every T0: an EV is a cable up, and its twin down."""
-    with build(clos(4, planes=1, radix=4, port_gbps=0.1), "parallel") as lab:
+    with built(clos(4, planes=1, radix=4, port_gbps=0.1), "parallel") as lab:
         plan = lab.wiring.plan
         seen = set()
         for ev in plan.row(0, 3).evs:
@@ -154,7 +142,7 @@ def test_a_link_with_room_to_spare_marks_nothing(lab: FabricLab) -> None:
 def test_long_links_take_their_time() -> None:
     """With or without help of the kernel: no packet is early, none is lost, and carrier comes and goes."""
     topology = leaf_spine(leaves=2, spines=2, nics_per_leaf=2, planes=1, port_gbps=0.1, link_latency_ns=3e6)
-    with build(topology, "long") as lab:
+    with built(topology, "long") as lab:
         plan = lab.wiring.plan
         for ev in plan.row(0, 3).evs:
             got = send(lab, 0, 3, plan.row(0, 3).address(ev), count=COUNT)

@@ -1,5 +1,6 @@
 """A lab leaves nothing behind: after `down`, after Ctrl-C, after a crash, as root and without."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -97,15 +98,23 @@ class Place:
         )
 
 
-@pytest.fixture
-def place() -> Iterator[Place]:
+@contextlib.contextmanager
+def new_place(*before: str) -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="fs-lab-"))
-    place = Place(folder)
+    place = Place(folder, before=before)
+    for path in (folder, place.files):
+        path.chmod(0o777)
     try:
         yield place
     finally:
         place.start("down", "--name", place.name).communicate(timeout=WAIT_S)
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with new_place() as place:
+        yield place
 
 
 @pytest.mark.parametrize("fabric", ["fabric.toml", "long.toml"])
@@ -249,6 +258,19 @@ def test_a_command_gets_its_arguments_its_folder_and_its_end(place: Place) -> No
     }
 
 
+@pytest.mark.parametrize("where", ["0", "all"])
+def test_ctrl_c_ends_commands_at_every_nic(place: Place, where: str) -> None:
+    place.up()
+    process = place.start("run", "--name", place.name, "--nic", where, "--", "sleep", "3601")
+    count = 1 if where == "0" else 4
+    wanted = "; 1 process runs" if count == 1 else f"; {count} processes run"
+    wait_for(lambda: wanted in place.run("status", "--name", place.name), "they run")
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, said) == (130, "error: stopped\n")
+    assert "; nothing runs" in place.run("status", "--name", place.name)
+
+
 # ---- without root -----------------------------------------------------------------------------------------------
 
 
@@ -257,15 +279,8 @@ def ordinary() -> Iterator[Place]:
     reason = why_no_rootless_lab()
     if reason is not None:
         pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="fs-lab-"))
-    place = Place(folder, before=tuple(as_ordinary_user()))
-    for path in (folder, place.files):
-        path.chmod(0o777)
-    try:
+    with new_place(*as_ordinary_user()) as place:
         yield place
-    finally:
-        place.start("down", "--name", place.name).communicate(timeout=WAIT_S)
-        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("fabric", ["fabric.toml", "long.toml"])
