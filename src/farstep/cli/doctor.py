@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def _findings() -> Iterator[Finding]:
     missing = _native.why_no_libcrypto()
     protection = "no" if missing else "yes, by the system's libcrypto"
     yield Finding("encryption", protection, missing and f"{missing}; connections can only have mode off")
+    yield _labs()
     yield _package("torch", "needed by farstep train")
     yield _package("plotly", "needed for HTML reports")
 
@@ -86,6 +88,17 @@ def _chosen_paths() -> Finding:
 
     reason = why_never_srv6()
     return Finding("path mode srv6", f"no: {reason}" if reason else "yes, in a network of micro-SIDs")
+
+
+def _labs() -> Finding:
+    from farstep.lab.fabric.shell import is_privileged, may_make_user_namespaces, missing_commands
+
+    missing = missing_commands()
+    if missing:
+        return Finding("labs", f"no: not installed: {', '.join(missing)}")
+    if not is_privileged() and not may_make_user_namespaces():
+        return Finding("labs", "no: neither root nor user namespaces")
+    return Finding("labs", "yes" if shutil.which("nft") else "yes, without loss and silent outages (no nft)")
 
 
 def _socket_buffer(name: str, key: str) -> Finding:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farstep.lab.fabric.errors import LabError
 
-__all__ = ["COMMANDS", "NETNS", "Shell", "is_privileged", "missing_commands"]
+__all__ = ["COMMANDS", "NETNS", "Shell", "is_privileged", "may_make_user_namespaces", "missing_commands"]
 
 COMMANDS = {
     "ip": "iproute2",
@@ -47,6 +47,14 @@ def is_privileged() -> bool:
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     effective = int(status.partition("CapEff:")[2].split()[0], 16)
     return all(effective >> number & 1 for number in (_NET_ADMIN, _SYS_ADMIN))
+
+
+def may_make_user_namespaces() -> bool:
+    """Whether the kernel lets this process make the namespaces of a lab without root."""
+    tried = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "--net", "true"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
 
 
 def missing_commands() -> dict[str, str]:
