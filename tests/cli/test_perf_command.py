@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from farstep.cli.app import app
+from farstep.cli.errors import CommandError, translated
+
 WAIT_S = 60.0
 COMMAND = [sys.executable, "-m", "farstep", "perf"]
 
@@ -88,36 +91,37 @@ def test_ctrl_c_ends_a_server():
         (
             ("client", "127.0.0.1", "-p", "1"),
             3,
-            "error: cannot reach a server at 127.0.0.1:1 (Connection refused)",
+            "cannot reach a server at 127.0.0.1:1 (Connection refused)",
         ),
-        (("client", "no.such.host.invalid"), 3, "error: cannot reach a server at no.such.host.invalid:5211"),
-        (("client",), 2, "error: missing argument 'SERVER'"),
-        (("client", "h", "-n", "5X"), 2, "error: --bytes: '5X': valid: a number of bytes"),
-        (("client", "h", "-n", "5", "-t", "1"), 2, "error: --bytes and --time: one of the two"),
-        (("client", "h", "-R", "--bidir"), 2, "error: --reverse and --bidir: one of the two"),
-        (("client", "h", "-l", "0"), 2, "error: command line: size_bytes = 0: valid: 1 to"),
-        (("client", "h", "-L", "-P", "2"), 2, "error: command line: latency is measured on one connection"),
+        (("client", "no.such.host.invalid"), 3, "cannot reach a server at no.such.host.invalid:5211"),
+        (("client",), 2, "missing argument 'SERVER'"),
+        (("client", "h", "-n", "5X"), 2, "--bytes: '5X': valid: a number of bytes"),
+        (("client", "h", "-n", "5", "-t", "1"), 2, "--bytes and --time: one of the two"),
+        (("client", "h", "-R", "--bidir"), 2, "--reverse and --bidir: one of the two"),
+        (("client", "h", "-l", "0"), 2, "command line: size_bytes = 0: valid: 1 to"),
+        (("client", "h", "-L", "-P", "2"), 2, "command line: latency is measured on one connection"),
         (
             ("client", "h", "--path-mode", "x"),
             2,
-            "error: command line: path_mode = 'x': valid: auto, udp, srv6",
+            "command line: path_mode = 'x': valid: auto, udp, srv6",
         ),
-        (("client", "h", "-B", "a b"), 2, "error: command line: address = 'a b' is not valid"),
+        (("client", "h", "-B", "a b"), 2, "command line: address = 'a b' is not valid"),
         (
             ("client", "h", "--protection", "encrypt"),
             2,
-            "error: --protection encrypt: needs --certs and --name",
+            "--protection encrypt: needs --certs and --name",
         ),
-        (("client", "h", "--protection", "x"), 2, "error: command line: within_site = 'x' is not valid"),
-        (("client", "h", "--certs", "d"), 2, "error: --certs and --name: one needs the other"),
-        (("client", "h", "--certs", "none", "--name", "a"), 4, "error: none/ca.pem is missing"),
-        (("server", "-B", "203.0.113.9"), 4, "error: cannot listen at 203.0.113.9:5211"),
-        (("server", "-p", "99999"), 2, "error: invalid value for '--port'"),
+        (("client", "h", "--protection", "x"), 2, "command line: within_site = 'x' is not valid"),
+        (("client", "h", "--certs", "d"), 2, "--certs and --name: one needs the other"),
+        (("client", "h", "--certs", "none", "--name", "a"), 4, "none/ca.pem is missing"),
+        (("server", "-B", "203.0.113.9"), 4, "cannot listen at 203.0.113.9:5211"),
+        (("server", "-p", "99999"), 2, "invalid value for '--port'"),
     ],
 )
-def test_mistakes_end_with_one_line(arguments, status, error):
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.returncode == status
-    assert done.stderr.startswith(error)
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_mistakes_end_with_one_line(arguments, status, error, capsys):
+    with pytest.raises(CommandError) as caught, translated():
+        app(["perf", *arguments], standalone_mode=False)
+    assert caught.value.status == status
+    assert str(caught.value).startswith(error)
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr().out == ""
