@@ -25,6 +25,7 @@ DESCRIPTOR = ConnectionDescriptor(
     ports=(PORT, PortDescriptor("::1", 1, 31, None, 0, {})),
 )
 FIELDS = json.loads(DESCRIPTOR.encode())
+ATTACHMENT = {"block": 0xFCBBBBBB, "leaf": 1, "downlink": 2, "uplinks": 4}
 
 fields = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -65,6 +66,22 @@ def test_a_field_of_a_port_of_any_other_kind_is_refused_or_well_formed(name, val
     assert 0 < port < 65_536
 
 
+@given(
+    fields
+    | st.dictionaries(st.sampled_from(sorted(ATTACHMENT)), fields).map(lambda some: {**ATTACHMENT, **some})
+)
+def test_an_attachment_of_any_other_kind_is_refused_or_well_formed(value):
+    data = json.dumps({**FIELDS, "ports": [{**FIELDS["ports"][0], "attachment": value}]}).encode()
+    try:
+        descriptor = ConnectionDescriptor.decode(data)
+    except EngineError:
+        return
+    attachment = descriptor.ports[0].attachment
+    assert descriptor.path_mode == ("udp" if attachment is None else "srv6")
+    if attachment is not None:
+        assert attachment.paths_to(attachment).path(attachment.evs_to(attachment, plane=0)[0]).address
+
+
 @given(st.integers(0, len(DESCRIPTOR.encode()) - 1), st.integers(0, 7))
 def test_a_flipped_bit_never_gives_a_malformed_descriptor(at, bit):
     data = bytearray(DESCRIPTOR.encode())
@@ -93,6 +110,12 @@ def test_a_flipped_bit_never_gives_a_malformed_descriptor(at, bit):
         ({"ports": [{**FIELDS["ports"][0], "host": "localhost"}]}, "'localhost' of a port is no IP address"),
         ({"ports": [{**FIELDS["ports"][0], "rate_mbps": "fast"}]}, "rate_mbps = 'fast' is out of range"),
         ({"ports": [{**FIELDS["ports"][0], "public": {"*": ["x", 1]}}]}, "public address"),
+        (
+            {"ports": [{**FIELDS["ports"][0], "attachment": ATTACHMENT}, FIELDS["ports"][1]]},
+            "others have none",
+        ),
+        ({"ports": [{**FIELDS["ports"][1], "attachment": ATTACHMENT}]}, "plane = 31 is not in 0 to 7"),
+        ({"ports": [{**FIELDS["ports"][0], "attachment": {**ATTACHMENT, "leaf": 1024}}]}, "leaf = 1024"),
     ],
 )
 def test_the_offending_field_is_named(change, said):
