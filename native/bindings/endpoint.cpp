@@ -411,12 +411,12 @@ public:
         }
         nb::dict out;
         out["thread_cpu_ns"] = cpu_ns;
-        out["rx_datagrams"] = k.rx_datagrams + s.forged + s.replayed + s.unprotected;
+        out["rx_datagrams"] = k.rx_datagrams + s.forged + s.replayed + s.unprotected + s.unknown;
         out["rx_bytes"] = k.rx_bytes;
         out["tx_packets"] = k.tx_packets;
         out["tx_bytes"] = k.tx_bytes;
         out["tx_bursts"] = k.tx_bursts;
-        out["unknown_qpn"] = k.unknown_qpn;
+        out["unknown_qpn"] = k.unknown_qpn + s.unknown;
         out["port_updates"] = k.port_updates;
         out["receive_overflow"] = k.receive_overflow;
         nb::dict rejected;

@@ -18,6 +18,7 @@ struct ProtectionCounters {
     uint64_t forged = 0;       // wrong key, changed on the way, or cut
     uint64_t replayed = 0;     // came before, or so late that nobody knows
     uint64_t unprotected = 0;  // plain packets to a connection that takes none
+    uint64_t unknown = 0;      // protected, for a connection that is not, or is none, or has no keys yet
     uint64_t key_updates = 0;
 };
 
@@ -82,7 +83,12 @@ public:
         if (is_operation && bytes < kContextAt + 3) return true;
         const uint32_t qpn = wire::load_be24(data + (is_operation ? kContextAt : kDestinationAt));
         Entry& e = entries_[qpn & mask_];
-        if (!e.protection || e.qpn != qpn) return !is_sealed || !keep_early(e, op, data, bytes);
+        if (!e.protection || e.qpn != qpn) {
+            if (!is_sealed) return true;
+            ++counters_.unknown;
+            keep_early(e, op, data, bytes);
+            return false;
+        }
         if (!is_sealed) {
             ++counters_.unprotected;
             return false;
@@ -132,11 +138,10 @@ private:
         uint8_t early[kFarewellBytes];
     };
     // A peer that leaves before we know its key says so only now. One such packet is kept: whether it is genuine shows later.
-    static bool keep_early(Entry& e, wire::Opcode op, const uint8_t* data, size_t bytes) noexcept {
-        if (e.protection || op != wire::Opcode::Nack || bytes != kFarewellBytes) return false;
+    static void keep_early(Entry& e, wire::Opcode op, const uint8_t* data, size_t bytes) noexcept {
+        if (e.protection || op != wire::Opcode::Nack || bytes != kFarewellBytes) return;
         std::memcpy(e.early, data, bytes);
         e.early_bytes = static_cast<uint8_t>(bytes);
-        return true;
     }
 
     uint32_t mask_, num_protected_ = 0;
