@@ -77,9 +77,9 @@ def test_an_address_that_the_ranks_cannot_bind_is_told_before_they_start(tmp_pat
     (tmp_path / "run.toml").write_text(f'[network]\nbind_host = "{host}"\n')
     done = farstep("train", "run.toml", "--out", "runs", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(
-        f"error: network.bind_host = '{host}': must be an address of this machine ("
-    )
+    shown = host if len(host) <= 50 else host[:20]
+    assert done.stderr.startswith(f'error: network.bind_host = "{shown}')
+    assert ": must be an address of this machine (" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
@@ -104,7 +104,7 @@ def test_an_output_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     done = farstep("train", "--out", "file", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: run.out = 'file': no folder can be made there: ")
+    assert done.stderr.startswith('error: run.out = "file": no folder can be made there: ')
 
 
 def test_the_emulator_runs_by_itself_for_as_long_as_it_is_told(tmp_path):

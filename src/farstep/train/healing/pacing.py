@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 __all__ = ["Account", "Cost", "Pacer"]
 
@@ -39,7 +39,8 @@ RATE_MAX = 1e11
 CLOSED_NS = 250_000_000
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cost:
     """What healing has cost.
 
     Attributes:
