@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farstep.train.healing.pacing import CREDIT_STEPS, DEBT_STEPS, Account, Pacer
+from farstep.train.healing.pacing import CREDIT_STEPS, DEBT_STEPS, Account, Cost, Pacer
 
 MS = 1_000_000
 
@@ -237,7 +237,7 @@ def test_what_healing_has_cost_is_counted_until_it_ends() -> None:
     for _ in range(5):
         run.now_ns += 60 * MS
         run.pacer.step_ended(is_engaged=True, own_ns=4 * MS)
-    assert run.pacer.cost == (50 * MS, 20 * MS, 5)
+    assert run.pacer.cost == Cost(50 * MS, 20 * MS, 5)
     run.step()
     run.step()
-    assert run.pacer.cost == (0, 0, 0)
+    assert run.pacer.cost == Cost(0, 0, 0)
