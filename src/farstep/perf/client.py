@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from farstep.engine import InvalidFieldError
 from farstep.engine.profile import split_address
-from farstep.perf.control import ControlChannel
+from farstep.perf.control import ControlChannel, open_channel
 from farstep.perf.errors import PerfError
 from farstep.perf.figures import Interval, PerfResult, Sample
 from farstep.perf.plan import PerfPlan
@@ -78,7 +78,8 @@ class PerfClient:
         Raises:
             PerfError: it could not begin.
         """
-        with ControlChannel(self._connect(), f"the server {self.host}:{self.port}") as channel:
+        peer, identity = f"the server {self.host}:{self.port}", self.setup.security.identity
+        with open_channel(self._connect(), peer, identity, is_caller=True) as channel:
             channel.send(protocol=GREETING, version=VERSION, plan=plan.table())
             offer = channel.receive(ANSWER_S)
             end = End(

@@ -1,16 +1,19 @@
-"""The channel over which the two ends of a measurement agree: lines of JSON over TCP."""
+"""The channel over which the two ends of a measurement agree: lines of JSON over TCP, in TLS with certificates."""
 
 from __future__ import annotations
 
 import json
 import select
 import socket
+import ssl
 import time
 from typing import Any
 
+from farstep.engine import Identity, SecurityError
+from farstep.engine.control_channel import secure_stream
 from farstep.perf.errors import PerfError
 
-__all__ = ["ControlChannel"]
+__all__ = ["ControlChannel", "open_channel"]
 
 LINE_MAX_BYTES = 8 << 20
 """256 descriptors with certificates fit several times over."""
@@ -18,8 +21,25 @@ _CHUNK_BYTES = 1 << 16
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 5))  # 15 s
 
 
+def open_channel(
+    stream: socket.socket, peer: str, identity: Identity | None, *, is_caller: bool
+) -> ControlChannel:
+    """Returns the channel over a stream: with an identity in TLS 1.3, in which both ends show certificates.
+
+    Raises:
+        PerfError: the certificates do not fit, or the other end does without.
+    """
+    if identity is None:
+        return ControlChannel(stream, peer)
+    try:
+        secured, _ = secure_stream(stream, identity, is_caller=is_caller)
+    except SecurityError as error:
+        raise PerfError(f"{peer}: {error.cause}; --certs has to be given at both ends") from None
+    return ControlChannel(secured, peer)
+
+
 class ControlChannel:
-    """One end of the channel. It is no secret channel; descriptors that need proof carry their own.
+    """One end of the channel. Descriptors that need proof carry their own.
 
     Args:
         stream: connected socket, which it takes over.
@@ -73,7 +93,7 @@ class ControlChannel:
         Raises:
             PerfError: the peer is gone, or says why it will not go on.
         """
-        if b"\n" not in self._received and select.select([self._stream], [], [], max(0.0, timeout_s))[0]:
+        if b"\n" not in self._received and self._has_news(timeout_s):
             self._read()
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
@@ -88,6 +108,11 @@ class ControlChannel:
         if "error" in message:
             raise PerfError(f"{self.peer} says: {message['error']}")
         return message
+
+    def _has_news(self, timeout_s: float) -> bool:
+        if isinstance(self._stream, ssl.SSLSocket) and self._stream.pending():
+            return True  # of a record that has been read already
+        return bool(select.select([self._stream], [], [], max(0.0, timeout_s))[0])
 
     def _read(self) -> None:
         try:

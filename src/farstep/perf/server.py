@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from farstep.perf.client import ANSWER_S, GREETING, VERSION
-from farstep.perf.control import ControlChannel
+from farstep.perf.control import ControlChannel, open_channel
 from farstep.perf.errors import PerfError
 from farstep.perf.figures import PerfResult
 from farstep.perf.plan import PerfPlan
@@ -114,7 +114,13 @@ class PerfServer:
         on_end: Callable[[ServedTest], None],
         served: threading.Event,
     ) -> None:
-        with ControlChannel(stream, f"the client {client}") as channel:
+        try:
+            opened = open_channel(
+                stream, f"the client {client}", self.setup.security.identity, is_caller=False
+            )
+        except PerfError:
+            return  # who has no certificate of ours learns that by its own handshake
+        with opened as channel:
             if not self._turn.acquire(timeout=ENDING_S):
                 with contextlib.suppress(PerfError):
                     channel.send(
