@@ -83,6 +83,8 @@ class Formation:
         step_deadline_s: how long one collective of a step may take.
         recall: takes states back from the members' memory; None: there is nothing in it.
         load_older: loads the newest checkpoint on the disk, if there is one, when every newer state is lost.
+        looks_ahead: whether lanes of planned generations are opened before they come into force; not in a replay, where
+            a generation begins at the step it began at.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Formation:
         make_healing: Callable[[Any], HealingPort] | None = None,
         recall: Recall | None = None,
         load_older: Callable[[], bool] = lambda: False,
+        looks_ahead: bool = True,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -109,6 +112,7 @@ class Formation:
         self._make_healing = make_healing
         self._recall = recall
         self._leveller = Leveller(link, state, runner, recall=recall, load_older=load_older)
+        self._looks_ahead = looks_ahead
         self._ahead = LaneAhead(self._make_lane)
         self._healing: HealingPort | None = None
         self._lock = threading.Lock()
@@ -212,7 +216,7 @@ class Formation:
         seat = generation.seat_of(self.membership.member.member_id)
         if generation.is_urgent or seat is None or self._is_over:
             self._ahead.drop(f"generation {generation.number}: {generation.reason or 'members changed'}")
-        elif is_next:
+        elif is_next and self._looks_ahead:
             self._ahead.begin(generation, seat)
 
     # -- entering and changing ------------------------------------------------------------------------

@@ -180,6 +180,7 @@ class Trainer:
             make_healing=run.healing_factory(self._state, self._recall),
             recall=self._recall,
             load_older=self._load_older,
+            looks_ahead=not run.is_replay,
         )
 
     # -- facts ----------------------------------------------------------------------------------------
