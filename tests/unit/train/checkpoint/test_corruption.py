@@ -207,7 +207,7 @@ serve(sys.argv[1])
 
 
 def kill_writers(folder: Path, times: int, seed: int) -> set[int]:
-    """Kills a writer at random moments; returns how many checkpoints each had announced."""
+    """Kills a writer at random moments after none to three checkpoints; returns how many each had announced."""
     generator = random.Random(seed)
     announced, last = set(), 0
     arguments = [sys.executable, "-c", WRITER, str(folder)]
@@ -217,9 +217,9 @@ def kill_writers(folder: Path, times: int, seed: int) -> set[int]:
             server.stdin.flush()
             writer = int(server.stdout.readline())
             assert server.stdout.readline() == "begun\n"
-            time.sleep(generator.uniform(0, 0.25))
+            steps = [int(server.stdout.readline()) for _ in range(generator.randrange(4))]
+            time.sleep(generator.uniform(0, 0.1))
             os.kill(writer, signal.SIGKILL)
-            steps = []
             while (line := server.stdout.readline()) != "gone\n":
                 steps.append(int(line))
             announced.add(len(steps))
